@@ -1,0 +1,81 @@
+"""What every sequence mixer offers, so that the platform can build, count, carry and check it."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from blocks.initialisation import Parameter
+
+State = dict[str, Tensor]
+"""What a mixer carries from one token to the next: named tensors, batch first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """Exact counts of one mixer, tested against measured ones.
+
+    `state_elements` is what one sequence carries whatever its length; attention's cache grows by
+    `state_elements_per_token` instead. FLOPs count a multiply-add as two, for one token of a
+    sequence of the length asked for, forward only, projections and convolution included.
+    """
+
+    parameters: int
+    state_elements: int
+    state_elements_per_token: int = 0
+    forward_flops_per_token: float
+
+
+class SequenceMixer(nn.Module):
+    """A causal map (B, T, D) -> (B, T, D), with a state that can be carried.
+
+    A subclass sets `Options`, a frozen, keyword-only, slotted dataclass whose fields carry
+    `field(metadata={"help": ...})`, and leaves its parameters uninitialised (`torch.empty`):
+    the model fills them from `declared_parameters`, by seed, name and shape alone.
+    """
+
+    Options: ClassVar[type]
+    summary: ClassVar[str]  # one line for `arch-search blocks`
+
+    def __init__(self, options: Any, *, width: int, depth: int) -> None:
+        """Build for model width `width` in a model of `depth` layers (for the residual scale).
+
+        Raises:
+            ValueError: options that do not fit each other or the width.
+        """
+        super().__init__()
+        self.options, self.width, self.depth = options, width, depth
+
+    @abstractmethod
+    def forward(
+        self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Mix a whole piece of a sequence.
+
+        Args:
+            x: (B, T, D).   state: what the piece before returned; the initial state if None.
+            reset: (B, T) bool; True where a document begins: nothing before it is seen.
+        Returns:
+            y (B, T, D) and the state after the last token.
+        """
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token: x (B, D) -> y (B, D)."""
+        y, state = self(x[:, None], state)
+        return y[:, 0], state
+
+    @abstractmethod
+    def initial_state(
+        self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> State:
+        """The state before the first token."""
+
+    @abstractmethod
+    def declared_parameters(self) -> dict[str, Parameter]:
+        """How each parameter starts and whether it is decayed, by its name in this module."""
+
+    @abstractmethod
+    def cost(self, length: int) -> Cost:
+        """Counts for sequences of `length` tokens."""
