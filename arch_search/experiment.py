@@ -1,0 +1,321 @@
+"""The experiment file: what a person writes, read strictly.
+
+`defaults:` composes groups with Hydra (experiments/conf), OmegaConf merges the file and the
+overrides of the command line over them, and pydantic builds frozen dataclasses: a key that nothing
+reads is an error that names the nearest one.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BeforeValidator, PositiveInt, TypeAdapter, ValidationError
+
+from arch_search.errors import UsageError
+from arch_search.spec import (
+    STRICT,
+    LogSpec,
+    OptimiserSpec,
+    PrimarySpec,
+    ResourceSpec,
+    ScheduleSpec,
+)
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def parse_count(value: Any) -> Any:
+    """'250K', '2M', 2e6 or 2000000 -> an integer; anything else is left to the validator."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\d+)?)\s*([KMBT]?)\s*", value)
+        if match is None:
+            raise ValueError(f"{value!r} is not a count; write 250000, 250K or 2M")
+        value = float(match[1]) * _UNITS[match[2]]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def parse_share(value: Any) -> Any:
+    """'0.3%' or 0.003 -> 0.003."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", value)
+        if match is None:
+            raise ValueError(f"{value!r} is not a share; write 0.3% or 0.003")
+        return float(match[1]) / (100 if match[2] else 1)
+    return value
+
+
+Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
+Share = Annotated[float, BeforeValidator(parse_share)]
+Position = Union[Literal["first", "last", "before_attention", "spread"], tuple[int, ...]]  # noqa: UP007
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MlpFile:
+    """The channel mixer of every layer."""
+
+    width: PositiveInt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFile:
+    """A model by its layer pattern. `blocks` names variants of registered blocks."""
+
+    pattern: str
+    width: PositiveInt
+    mlp: MlpFile
+    blocks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tie_embeddings: bool = True
+    norm_eps: float = 1e-5
+    initial_std: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFile:
+    """The corpus and how it is cut."""
+
+    corpus: str
+    tokenizer: str = "bytes"
+    sequence_length: Count
+    batch: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainFile:
+    """How long and how every arm is trained."""
+
+    tokens: Count
+    optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmsFile:
+    """What varies. Either axes (all combinations, or the `cells` listed), or `explicit` arms.
+
+    replace: the block whose layers are replaced.   with: what stands there instead.
+    count, position: how many, and which ranking of the replaceable layers gives them; or
+    at: the layers themselves (0 is the first).   vary: options of the replacing block.
+    explicit: {arm: {any part of the file it changes}}.
+    """
+
+    replace: str | None = None
+    with_: tuple[str, ...] = ()
+    count: tuple[PositiveInt, ...] = ()
+    position: tuple[Position, ...] = ()
+    at: tuple[int, ...] = ()
+    vary: dict[str, Any] = field(default_factory=dict)
+    cells: tuple[dict[str, Any], ...] = ()
+    explicit: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrimaryFile:
+    """The metric that decides, and the smallest difference that would matter."""
+
+    metric: str = "val/bits_per_byte"
+    smallest_effect: Share | None = None
+
+    def resolve(self) -> PrimarySpec:
+        return PrimarySpec(metric=self.metric, smallest_effect=self.smallest_effect)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeedsFile:
+    """Seeds set apart: the replicates vary what is listed, in step."""
+
+    init: tuple[int, ...]
+    data: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrackingFile:
+    """Where MLflow is. Empty: SQLite under the storage root."""
+
+    uri: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentFile:
+    """One ablation."""
+
+    name: str
+    question: str = ""
+    model: ModelFile
+    data: DataFile
+    train: TrainFile
+    baseline: dict[str, Any] | None = None
+    arms: ArmsFile = field(default_factory=ArmsFile)
+    seeds: int | tuple[int, ...] | SeedsFile = 1
+    primary: PrimaryFile = field(default_factory=PrimaryFile)
+    evaluate: tuple[str | dict[str, dict[str, Any]], ...] = ("perplexity",)
+    log: LogSpec = field(default_factory=LogSpec)
+    resources: ResourceSpec = field(default_factory=ResourceSpec)
+    tracking: TrackingFile = field(default_factory=TrackingFile)
+
+
+_FILES = (MlpFile, ModelFile, DataFile, TrainFile, ArmsFile, PrimaryFile, SeedsFile, TrackingFile,
+          ExperimentFile)  # fmt: skip
+for _file in _FILES:
+    _file.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
+_ADAPTER = TypeAdapter(ExperimentFile)
+
+
+def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The file with its defaults composed and the overrides applied, as plain data.
+
+    Raises:
+        UsageError: no such file, not YAML, an unknown group, an override that is no `key=value`.
+    """
+    own = _read_yaml(path)
+    defaults = own.pop("defaults", [])
+    with _errors_of(path):
+        composed = _compose(path, defaults)
+        merged = OmegaConf.merge(composed, own, _dotlist(overrides))
+        data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def validate(data: dict[str, Any], where: str) -> ExperimentFile:
+    """Build the file's dataclasses. Raises UsageError naming the key and the nearest valid one."""
+    data = dict(data)
+    if isinstance(arms := data.get("arms"), dict):
+        data["arms"] = _plural({("with_" if k == "with" else k): v for k, v in arms.items()})
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        raise UsageError(f"{where}: {_describe(error)}") from None
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile:
+    """Read and validate an experiment file."""
+    return validate(load_mapping(path, overrides), str(path))
+
+
+def _plural(arms: dict[str, Any]) -> dict[str, Any]:
+    """One level of an axis may be written without its list; `position: [[0, 4]]` is one list."""
+    for axis in ("with_", "count", "position"):
+        if axis in arms and not isinstance(arms[axis], list | tuple):
+            arms[axis] = [arms[axis]]
+    return arms
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UsageError(f"no experiment file at {path}")
+    with _errors_of(path):
+        loaded = OmegaConf.load(path)
+    if not isinstance(loaded, DictConfig):
+        raise UsageError(f"{path}: an experiment file is a mapping of keys, this one is a list")
+    data = OmegaConf.to_container(loaded, resolve=False)
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def _compose(path: Path, defaults: Any) -> DictConfig:
+    """Hydra composes `defaults: [base, group: choice, …]` from the conf folder beside the file."""
+    if not isinstance(defaults, list):
+        raise UsageError(f"{path}: defaults must be a list, as in [base, model: tiny_hybrid]")
+    if not defaults:
+        return OmegaConf.create()
+    conf = _conf_folder(path)
+    base, choices = None, []
+    for entry in defaults:
+        if isinstance(entry, str):
+            if base is not None:
+                raise UsageError(f"{path}: defaults has two bases, {base!r} and {entry!r}")
+            base = entry
+        else:
+            choices += [f"+{group}={choice}" for group, choice in entry.items()]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        composed = compose(config_name=base, overrides=choices)
+    OmegaConf.set_struct(composed, False)  # the file may add keys; the validator refuses wrong ones
+    return composed
+
+
+def _conf_folder(path: Path) -> Path:
+    """experiments/conf beside the file or above it; else the repository's own."""
+    above = [folder / "conf" for folder in path.resolve().parents]
+    own = Path(__file__).resolve().parents[1] / "experiments" / "conf"
+    for folder in [*above, own]:
+        if (folder / "base.yaml").is_file():
+            return folder
+    raise UsageError(f"{path}: no conf folder with base.yaml beside it, above it, or in {own}")
+
+
+def _dotlist(overrides: Sequence[str]) -> DictConfig:
+    for text in overrides:
+        if "=" not in text or text.startswith("="):
+            raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
+    return OmegaConf.from_dotlist(list(overrides))
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        text = str(error.__cause__ or error).strip()
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        kept = [line for line in lines if not line.startswith(("full_key", "object_type", "Config"))]
+        raise UsageError(f"{path}: {' '.join(kept) or text}") from None
+
+
+def _describe(error: ValidationError) -> str:
+    """The first problem in words, unknown keys first: they explain the rest."""
+    problems = error.errors(include_url=False)
+    problems.sort(key=lambda problem: problem["type"] != "unexpected_keyword_argument")
+    problem = problems[0]
+    keys = [str(part) for part in problem["loc"] if not _is_branch(part)]
+    keys = ["with" if key == "with_" else key for key in keys]
+    name = ".".join(keys)
+    if problem["type"] == "unexpected_keyword_argument":
+        parent = _dataclass_at(ExperimentFile, [str(part) for part in problem["loc"][:-1]])
+        known = ["with" if f.name == "with_" else f.name for f in fields(parent)] if parent else []
+        return f"unknown key {name!r}; {nearest(keys[-1], known)}"
+    if problem["type"] == "missing":
+        return f"{name!r} is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{name}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
+
+
+def _is_branch(part: int | str) -> bool:
+    """Pydantic names the branch of a union that it tried; that is no key of the file."""
+    branches = ("tuple[", "literal[", "function-", "int", "str", "dict[", "SeedsFile")
+    return isinstance(part, str) and part.startswith(branches)
+
+
+def _dataclass_at(cls: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        if key == "SeedsFile":
+            cls = SeedsFile
+            continue
+        found = {f.name: f.type for f in fields(cls)}.get(key) if is_dataclass(cls) else None
+        options = [found, *get_args(found)] if get_origin(found) is not None else [found]
+        cls = next((option for option in options if is_dataclass(option)), None)
+    return cls
+
+
+def nearest(given: str, known: Sequence[str]) -> str:
+    """'did you mean …? known: …' for an error message."""
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    return f"{guess}known here: {', '.join(sorted(known))}"

@@ -1,0 +1,210 @@
+"""What is run, frozen as data: one `RunSpec` for each run, one `Plan` for each experiment.
+
+Free of torch, Ray and MLflow, so that the driver, the writer, `status` and `compare` stay light.
+A specification is validated when built and hashed over what changes the weights, nothing else.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+
+STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def content_hash(value: Any) -> str:
+    """A short sha256 over canonical JSON: the order of keys does not matter, every field does."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerSpec:
+    """One layer: a mixer of the registry with every option spelled out, and its channel mixer."""
+
+    kind: str
+    options: dict[str, Any]
+    mlp_width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """A language model, resolved: no name in it needs a registry's defaults to be understood."""
+
+    layers: tuple[LayerSpec, ...]
+    width: int
+    vocabulary: int
+    tie_embeddings: bool
+    norm_eps: float = 1e-5
+    initial_std: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSpec:
+    """Which tokens a run sees. `manifest` is the hash of the prepared shards' manifest."""
+
+    corpus: str
+    tokenizer: str
+    sequence_length: int
+    batch: int  # sequences in one optimiser step, over all devices and micro-batches
+    manifest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimiserSpec:
+    """AdamW. Decay touches only what a block or the model declares as decayed."""
+
+    name: Literal["adamw"] = "adamw"
+    learning_rate: float = 3e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-10
+    weight_decay: float = 0.1
+    gradient_clip: float = 1.0  # global norm; 0 turns it off
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleSpec:
+    """Cosine, or warm-up, stable, decay (linear); `final` is a share of the peak."""
+
+    name: Literal["cosine", "wsd", "constant"] = "cosine"
+    warmup: float = 0.1  # share of all steps
+    decay: float = 0.1  # share of all steps, for wsd
+    final: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainSpec:
+    """How long and how: what changes the weights."""
+
+    tokens: int
+    optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    precision: Literal["float32", "bfloat16"] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogSpec:
+    """What is written while training; changes no weight and no hash."""
+
+    every: int = 10  # steps between logged losses
+    checkpoint_every: int = 50
+    validate_every: int = 100
+    validation_tokens: int = 16_384
+    keep_checkpoints: int = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationSpec:
+    """One evaluation by its registered name, with its options."""
+
+    task: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def hash(self) -> str:
+        return content_hash(asdict(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceSpec:
+    """What one run takes of a machine; changes no weight."""
+
+    cpus: float = 1
+    gpus: float = 0
+    micro_batch: int = 0  # sequences in one forward pass; 0: the whole batch
+    loader_workers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """All that decides a run's weights. `code` is the hash of the source that it uses."""
+
+    model: ModelSpec
+    data: DataSpec
+    train: TrainSpec
+    init_seed: int
+    data_seed: int
+    code: str
+
+    @property
+    def hash(self) -> str:
+        return content_hash(asdict(self))
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps: the tokens asked for, rounded up to whole steps."""
+        return -(-self.train.tokens // (self.data.batch * self.data.sequence_length))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmSpec:
+    """One variant. `factors` holds its level on each axis; `counts` what was derived from it."""
+
+    name: str
+    factors: dict[str, Any]
+    layout: str  # the canonical short pattern
+    model: ModelSpec
+    counts: dict[str, float]  # parameters, state_elements, forward_flops_per_token, ...
+    is_baseline: bool = False
+    train: TrainSpec
+    data: DataSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRun:
+    """An arm with a seed. Its name is experiment/arm/seed; its folder is its hash."""
+
+    arm: str
+    seed: int
+    hash: str
+    spec: RunSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrimarySpec:
+    """The metric that decides, and the smallest relative difference that would matter."""
+
+    metric: str = "val/bits_per_byte"
+    smallest_effect: float | None = None  # a share, 0.003 for 0.3%
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """An experiment as it will be run. Written once; nothing later edits it."""
+
+    name: str
+    question: str
+    created: str  # ISO 8601, UTC
+    source: str  # the file as it was read, overrides applied
+    arms: tuple[ArmSpec, ...]
+    runs: tuple[PlannedRun, ...]
+    primary: PrimarySpec
+    evaluations: tuple[EvaluationSpec, ...]
+    log: LogSpec
+    resources: ResourceSpec
+    tracking_uri: str
+    notes: tuple[str, ...] = ()  # what the planner warned of
+
+
+for _spec in (LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec,
+              EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan):  # fmt: skip
+    _spec.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
+
+_RUN, _PLAN = TypeAdapter(RunSpec), TypeAdapter(Plan)
+
+
+def to_json(spec: RunSpec | Plan) -> str:
+    """A specification as readable JSON."""
+    return json.dumps(asdict(spec), indent=1, ensure_ascii=False)
+
+
+def run_from_json(text: str | bytes) -> RunSpec:
+    """Read a `RunSpec` back. Raises pydantic.ValidationError, a ValueError."""
+    return _RUN.validate_json(text)
+
+
+def plan_from_json(text: str | bytes) -> Plan:
+    """Read a `Plan` back. Raises pydantic.ValidationError, a ValueError."""
+    return _PLAN.validate_json(text)
