@@ -17,7 +17,7 @@ CLIP_BOUND = 1.0  # the published kernels clamp each element of the carried grad
 
 
 def apply_nonlinearity(z: Tensor, name: Nonlinearity) -> Tensor:
-    """phi, applied to a pre-activation (..., K, V). `norm_clip` bounds the norm of each row by 1."""
+    """phi of a pre-activation (..., K, V). `norm_clip` bounds the norm of each row by 1."""
     match name:
         case "tanh":
             return torch.tanh(z)
@@ -39,7 +39,7 @@ class _ClampGradient(torch.autograd.Function):
         return h.view_as(h)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[override]
         return grad.clamp(-CLIP_BOUND, CLIP_BOUND)
 
 
@@ -49,7 +49,7 @@ def clamp_gradient(h: Tensor) -> Tensor:
 
 
 def mix_values(h: Tensor, weight: Tensor | None) -> Tensor:
-    """H W for a state (B, N, K, V) and W dense (N, V, V), diagonal (N, V) or the identity (None)."""
+    """H W for a state (B, N, K, V): W dense (N, V, V), diagonal (N, V) or the identity (None)."""
     if weight is None:
         return h
     return h * weight[:, None, :] if weight.ndim == 2 else h @ weight
