@@ -1,0 +1,162 @@
+"""What stands in a folder of prepared shards, as data with a hash.
+
+<root>/data/<corpus>-<tokenizer>-<hash>/
+    manifest.json              what this module reads and writes
+    <split>.tokens             uint16, little-endian: each document, then its end-of-document token
+    <split>.offsets            int64, little-endian: where document i begins; one more for the end
+    <split>.documents.jsonl    name, stratum, bytes, tokens and sha256 of each document
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from arch_search.data.corpora.base import SplitName
+from arch_search.spec import STRICT, content_hash
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileRecord:
+    """A file as it was written."""
+
+    size: int  # bytes
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitRecord:
+    """How much there is in a split. `bytes` are those of the text, without special tokens."""
+
+    documents: int
+    tokens: int  # end-of-document tokens included
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DocumentRecord:
+    """One document of a split; `sha256` is that of its UTF-8 bytes."""
+
+    name: str
+    stratum: str
+    bytes: int
+    tokens: int  # its end-of-document token not counted
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Prepared data. Its hash covers the text, the splits and the tokens, not where they lie."""
+
+    format: int = FORMAT
+    corpus: str
+    corpus_revision: str
+    licence: str
+    citation: str
+    tokenizer: str
+    tokenizer_revision: str
+    vocabulary: int
+    end_of_document: int
+    splits: dict[SplitName, SplitRecord]
+    files: dict[str, FileRecord]
+    folder: Path = field(default_factory=Path)
+
+    @property
+    def hash(self) -> str:
+        """Sixteen hex digits over everything but the folder."""
+        return content_hash(_content(self))
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.corpus}-{self.tokenizer}-{self.hash}"
+
+
+for _record in (FileRecord, SplitRecord, DocumentRecord, Manifest):
+    _record.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+def _content(manifest: Manifest) -> dict:
+    content = asdict(manifest)
+    del content["folder"]
+    return content
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write manifest.json into `folder`."""
+    content = {"hash": manifest.hash, **_content(manifest)}
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a folder's manifest.
+
+    Raises:
+        ValueError: it is unreadable or has been changed since it was written.
+    """
+    path = folder / "manifest.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        expected = content.pop("hash")
+        manifest = replace(_MANIFEST.validate_python(content), folder=folder)
+    except (OSError, KeyError, AttributeError, ValueError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise ValueError(f"{path} is no readable manifest: {reason}") from error
+    if manifest.hash != expected:
+        raise ValueError(
+            f"{path} was changed after it was written (hash {manifest.hash}, it says {expected}); "
+            "delete its folder and prepare the data again"
+        )
+    return manifest
+
+
+def load_manifest(root: Path, hash: str) -> Manifest:
+    """The manifest of that hash under the storage root.
+
+    Raises:
+        ValueError: there is none; names those that are there.
+    """
+    data = Path(root) / "data"
+    folders = [path.parent for path in sorted(data.glob("[!.]*/manifest.json"))]
+    for folder in folders:
+        if hash and folder.name.endswith(f"-{hash}"):
+            return read_manifest(folder)
+    there = ", ".join(folder.name for folder in folders) or "none"
+    raise ValueError(f"no prepared data with hash {hash!r} under {data}; there: {there}")
+
+
+def file_record(path: Path) -> FileRecord:
+    """Size and sha256 of a file."""
+    digest, size = sha256(), 0
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+            size += len(piece)
+    return FileRecord(size=size, sha256=digest.hexdigest())
+
+
+def check_files(manifest: Manifest, *, contents: bool) -> None:
+    """Compare the files with the manifest: their sizes, and with `contents` every byte.
+
+    Raises:
+        ValueError: a file is missing or is not what was written.
+    """
+    for name, expected in manifest.files.items():
+        path = manifest.folder / name
+        if not path.is_file():
+            problem = "is missing"
+        elif (size := path.stat().st_size) != expected.size:
+            problem = f"has {size} bytes, not the {expected.size} that were written"
+        elif contents and file_record(path) != expected:
+            problem = "holds other bytes than were written"
+        else:
+            continue
+        raise ValueError(
+            f"{path} {problem}; delete the folder {manifest.folder} and prepare the data again"
+        )
