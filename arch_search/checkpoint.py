@@ -1,0 +1,66 @@
+"""A checkpoint: safetensors for weights and moments, JSON for the rest. Nothing in it executes."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+WEIGHTS, MOMENTS, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Any
+) -> None:
+    """Write a checkpoint into an empty folder."""
+    save_file(_contiguous(model.state_dict()), folder / WEIGHTS)
+    moments = {
+        f"{name}/{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimiser.state[parameter].items()
+        if isinstance(value, Tensor)
+    }
+    save_file(_contiguous(moments), folder / MOMENTS)
+    (folder / PROGRESS).write_text(json.dumps(asdict(progress), indent=1))
+
+
+def load_checkpoint(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Put a checkpoint's weights and moments in place; returns its progress."""
+    load_weights(folder, model)
+    moments = load_file(folder / MOMENTS)
+    for parameter, state in _moments_by_parameter(model, moments):
+        optimiser.state[parameter] = {
+            key: value.to(parameter.device) if value.ndim or _is_fused(optimiser) else value
+            for key, value in state.items()
+        }
+    return json.loads((folder / PROGRESS).read_text())
+
+
+def load_weights(folder: Path, model: nn.Module) -> None:
+    """Put a checkpoint's weights into the model. Raises RuntimeError for weights of another one."""
+    model.load_state_dict(load_file(folder / WEIGHTS))
+
+
+def _moments_by_parameter(
+    model: nn.Module, moments: dict[str, Tensor]
+) -> Iterator[tuple[nn.Parameter, dict[str, Tensor]]]:
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for full_name, value in moments.items():
+        name, _, key = full_name.rpartition("/")
+        by_name.setdefault(name, {})[key] = value
+    for name, parameter in model.named_parameters():
+        yield parameter, by_name[name]
+
+
+def _is_fused(optimiser: torch.optim.Optimizer) -> bool:
+    return bool(optimiser.defaults.get("fused"))
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,245 @@
+"""Arms: which layers are replaced, by what, in which combinations.
+
+A position is a ranking of the replaceable layers, and a count takes a prefix of it. Factors that
+only exist under a replacement are nested under it: the baseline has none.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arch_search.errors import UsageError
+from arch_search.experiment import ArmsFile, Position, nearest, parse_count
+from arch_search.pattern import format_pattern
+
+PLACES = ("count", "position", "at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arm:
+    """One variant before its options are resolved.
+
+    `replaced` are the layers that differ from the base pattern; `options` what they override;
+    `changes` is what an explicit arm overrides in the experiment file.
+    """
+
+    name: str
+    factors: dict[str, Any]
+    layers: tuple[str, ...]
+    replaced: tuple[int, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
+    is_baseline: bool = False
+
+
+def rank_layers(
+    replaceable: Sequence[int], position: Position, count: int, attention: Sequence[int]
+) -> tuple[int, ...]:
+    """The `count` layers that a position chooses among the replaceable ones, ascending.
+
+    first: ascending; last: descending; before_attention: by distance to the next attention layer,
+    then by index; spread: the ⌊(i+½)M/n⌋-th; a list of layers: in the order given.
+
+    Raises:
+        UsageError: more layers asked for than there are, or a listed layer cannot be replaced.
+    """
+    if isinstance(position, tuple):
+        for layer in position:
+            if layer not in replaceable:
+                raise UsageError(
+                    f"arms.position lists layer {layer}, which cannot be replaced; "
+                    f"replaceable layers: {_join(replaceable)}"
+                )
+        ranking = list(position)
+    elif position == "first":
+        ranking = sorted(replaceable)
+    elif position == "last":
+        ranking = sorted(replaceable, reverse=True)
+    elif position == "before_attention":
+        if not attention:
+            raise UsageError("arms.position: before_attention needs an attention layer, there is none")
+        ranking = sorted(replaceable, key=lambda i: (_distance_to_next(i, attention), i))
+    else:
+        total = len(replaceable)
+        picks = [(2 * i + 1) * total // (2 * count) for i in range(min(count, total))]
+        ranking = [sorted(replaceable)[pick] for pick in picks]
+    if count > len(ranking):
+        available = len(replaceable) if not isinstance(position, tuple) else len(position)
+        raise UsageError(f"arms.count asks for {count} layers, but only {available} can be replaced")
+    return tuple(sorted(ranking[:count]))
+
+
+def _distance_to_next(layer: int, attention: Sequence[int]) -> float:
+    return min((other - layer for other in attention if other > layer), default=float("inf"))
+
+
+def make_arms(
+    arms: ArmsFile,
+    layers: tuple[str, ...],
+    *,
+    baseline: bool,
+    is_attention: Callable[[str], bool],
+    solve: Callable[[str, str, str, int], int],
+) -> tuple[Arm, ...]:
+    """All arms of an experiment over the base pattern `layers`, the baseline first.
+
+    Args:
+        is_attention: whether a layer's name is softmax attention.
+        solve: (block, quantity, knob, target) -> the knob's value that comes nearest to the target.
+    Raises:
+        UsageError: axes that do not fit each other or the pattern.
+    """
+    made = [Arm(name="baseline", factors={}, layers=layers, is_baseline=True)] if baseline else []
+    if arms.replace is not None:
+        made += _replacements(arms, layers, is_attention, solve)
+    elif arms.with_ or arms.count or arms.position or arms.at or arms.vary or arms.cells:
+        raise UsageError("arms: say which block is replaced, as in 'replace: gdn'")
+    for name, changes in arms.explicit.items():
+        made.append(Arm(name=_slug(name), factors={"arm": name}, layers=layers, changes=changes))
+    if not made:
+        raise UsageError("the experiment has no arm; give baseline: {}, arms.replace or arms.explicit")
+    names = [arm.name for arm in made]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"arms: the name {sorted(twice)[0]!r} stands for two different arms")
+    return tuple(made)
+
+
+def _replacements(
+    arms: ArmsFile,
+    layers: tuple[str, ...],
+    is_attention: Callable[[str], bool],
+    solve: Callable[[str, str, str, int], int],
+) -> Iterator[Arm]:
+    assert arms.replace is not None
+    replaceable = [i for i, name in enumerate(layers) if name == arms.replace]
+    if not replaceable:
+        known = nearest(arms.replace, sorted(set(layers)))
+        raise UsageError(f"arms.replace: no layer is called {arms.replace!r}; {known}")
+    attention = [i for i, name in enumerate(layers) if is_attention(name)]
+    levels = _levels(arms)
+    cells = [_checked_cell(cell, levels) for cell in arms.cells] or _full_factorial(levels)
+    for cell in cells:
+        block = cell["with"]
+        chosen = _chosen_layers(cell, replaceable, attention)
+        replaced = tuple(block if i in chosen else name for i, name in enumerate(layers))
+        axes = {k: v for k, v in cell.items() if k not in ("with", *PLACES)}
+        options = dict(_option(block, axis, level, arms.vary[axis], solve) for axis, level in axes.items())
+        shown = {k: v for k, v in cell.items() if k in levels}
+        yield Arm(
+            name=_slug("-".join(_label(axis, level) for axis, level in shown.items())),
+            factors={axis: _plain(level) for axis, level in shown.items()},
+            layers=replaced,
+            replaced=chosen,
+            options=options,
+        )
+
+
+def _levels(arms: ArmsFile) -> dict[str, list[Any]]:
+    """Each axis with its levels, in the order in which they stand in an arm's name."""
+    if not arms.with_:
+        raise UsageError("arms.with is missing: say which block takes the place of the replaced one")
+    levels: dict[str, list[Any]] = {"with": list(arms.with_)}
+    if arms.at and (arms.count or arms.position):
+        raise UsageError("arms: give either 'at' or 'count' with 'position', not both")
+    if bool(arms.count) != bool(arms.position) and not arms.cells:
+        raise UsageError("arms: 'count' and 'position' go together; give both, or 'at'")
+    if arms.count:
+        levels |= {"count": list(arms.count), "position": list(arms.position)}
+    elif arms.at:
+        levels["at"] = [tuple(arms.at)]
+    for axis, given in arms.vary.items():
+        values = given
+        if isinstance(given, Mapping):
+            quantities = [key for key in given if key != "by"]
+            if "by" not in given or quantities != ["elements"] or axis != "state":
+                raise UsageError(
+                    f"arms.vary.{axis}: write a list of values, or for the state's size "
+                    "'state: {elements: [4K, 16K], by: key_dim}'"
+                )
+            values = [parse_count(value) for value in given["elements"]]
+        if not isinstance(values, list | tuple) or not values:
+            raise UsageError(f"arms.vary.{axis}: expected a list of values, got {given!r}")
+        levels[axis] = list(values)
+    for cell in arms.cells:
+        for axis in cell:
+            levels.setdefault(axis, [])
+    return levels
+
+
+def _checked_cell(cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """A listed cell, with axes of a single level filled in."""
+    known = {"with", *PLACES, *(axis for axis in levels if levels[axis])}
+    for axis in cell:
+        if axis not in known:
+            raise UsageError(f"arms.cells: unknown axis {axis!r}; {nearest(axis, sorted(known))}")
+    only = {axis: values[0] for axis, values in levels.items() if len(values) == 1}
+    filled = {axis: value for axis, value in {**only, **cell}.items() if axis in known}
+    if isinstance(filled.get("position"), list):
+        filled["position"] = tuple(filled["position"])
+    if isinstance(filled.get("at"), list):
+        filled["at"] = tuple(filled["at"])
+    for axis, values in levels.items():
+        if values and axis not in filled:
+            raise UsageError(f"arms.cells: {dict(cell)} names no level of {axis!r}")
+    if "count" in filled and type(filled["count"]) is not int:
+        raise UsageError(f"arms.cells: count must be a whole number, got {filled['count']!r}")
+    return {axis: filled[axis] for axis in levels if axis in filled}
+
+
+def _full_factorial(levels: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())]
+
+
+def _chosen_layers(
+    cell: Mapping[str, Any], replaceable: Sequence[int], attention: Sequence[int]
+) -> tuple[int, ...]:
+    if "at" in cell:
+        return rank_layers(replaceable, cell["at"], len(cell["at"]), attention)
+    if "count" in cell:
+        if cell["count"] < 1:
+            raise UsageError(f"arms.count: {cell['count']} layers; the baseline is the arm with none")
+        if "position" not in cell:
+            raise UsageError(f"arms.cells: {dict(cell)} gives a count without a position")
+        position = cell["position"]
+        if isinstance(position, str) and position not in ("first", "last", "before_attention", "spread"):
+            known = nearest(position, ["first", "last", "before_attention", "spread"])
+            raise UsageError(f"arms.position: unknown ranking {position!r}; {known}")
+        return rank_layers(replaceable, position, cell["count"], attention)
+    return tuple(replaceable)
+
+
+def _option(
+    block: str, axis: str, level: Any, given: Any, solve: Callable[[str, str, str, int], int]
+) -> tuple[str, Any]:
+    if isinstance(given, Mapping):
+        return given["by"], solve(block, axis, given["by"], level)
+    return axis, level
+
+
+def _plain(level: Any) -> Any:
+    return list(level) if isinstance(level, tuple) else level
+
+
+def _label(axis: str, level: Any) -> str:
+    if isinstance(level, tuple):
+        return "+".join(map(str, level))
+    return str(level) if axis in ("with", "count", "position") else f"{axis}={level}"
+
+
+def _slug(name: str) -> str:
+    """A name that is safe in paths, URLs and MLflow."""
+    slug = re.sub(r"[^A-Za-z0-9_.=+-]+", "_", name).strip("._")
+    if not slug:
+        raise UsageError(f"arms: {name!r} leaves no letter for a name")
+    return slug
+
+
+def _join(layers: Sequence[int]) -> str:
+    return ", ".join(map(str, layers))
+
+
+def describe_layout(arm: Arm) -> str:
+    """The arm's layers as the canonical pattern."""
+    return format_pattern(arm.layers)

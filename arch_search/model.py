@@ -1,0 +1,190 @@
+"""The language model: embedding, pre-norm layers of a mixer and a channel mixer, norm, head.
+
+    x <- x + Mixer(RMSNorm(x));   x <- x + MLP(RMSNorm(x))
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arch_search.spec import LayerSpec, ModelSpec
+from blocks.base import SequenceMixer, State
+from blocks.initialisation import Constant, Normal, Parameter, named_generator
+from blocks.registry import build, resolve_options
+from blocks.swiglu import SwiGLU
+
+IGNORED = -100  # a target that counts for nothing
+
+
+class Layer(nn.Module):
+    """One mixer and one channel mixer, each behind a norm and beside a residual."""
+
+    def __init__(self, spec: LayerSpec, model: ModelSpec) -> None:
+        super().__init__()
+        width, depth = model.width, len(model.layers)
+        options = resolve_options(spec.kind, spec.options, width=width)
+        self.mixer_norm = nn.RMSNorm(width, eps=model.norm_eps)
+        self.mixer: SequenceMixer = build(spec.kind, options, width=width, depth=depth)
+        self.mlp_norm = nn.RMSNorm(width, eps=model.norm_eps)
+        self.mlp = SwiGLU(width, spec.mlp_width, depth=depth)
+
+    def forward(self, x: Tensor, state: State | None, reset: Tensor | None) -> tuple[Tensor, State]:
+        mixed, state = self.mixer(self.mixer_norm(x), state, reset=reset)
+        x = x + mixed
+        return x + self.mlp(self.mlp_norm(x)), state
+
+
+class LanguageModel(nn.Module):
+    """A causal language model from its frozen specification."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
+        self.layers = nn.ModuleList(Layer(layer, spec) for layer in spec.layers)
+        self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
+        self.head = (
+            None if spec.tie_embeddings else nn.Linear(spec.width, spec.vocabulary, bias=False)
+        )
+
+    def forward(
+        self, tokens: Tensor, states: list[State] | None = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """Predict the next token at every position.
+
+        Args:
+            tokens: (B, T) int64.   states: what the piece before returned, one a layer.
+            reset: (B, T) bool, True where a document begins and nothing before it may be seen.
+        Returns:
+            logits (B, T, U) and the states after the last token.
+        """
+        x = self.embedding(tokens)
+        after: list[State] = []
+        for i, layer in enumerate(self.layers):
+            x, state = layer(x, states[i] if states is not None else None, reset)
+            after.append(state)
+        x = self.norm(x)
+        weight = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(x, weight), after
+
+    def initial_states(self, batch: int, device: torch.device | str = "cpu") -> list[State]:
+        """The states before the first token of `batch` sequences."""
+        return [layer.mixer.initial_state(batch, device=device) for layer in self._layers()]
+
+    def _layers(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer
+
+    def declared_parameters(self) -> dict[str, Parameter]:
+        """How every parameter starts and whether it is decayed, by its full name.
+
+        Raises:
+            RuntimeError: a block leaves one of its parameters undeclared, or declares one too many.
+        """
+        normal = Parameter(Normal(self.spec.initial_std), decay=True)
+        one = Parameter(Constant(1.0), decay=False)
+        declared = {"embedding.weight": normal, "norm.weight": one}
+        if self.head is not None:
+            declared["head.weight"] = normal
+        for i, layer in enumerate(self._layers()):
+            declared[f"layers.{i}.mixer_norm.weight"] = one
+            declared[f"layers.{i}.mlp_norm.weight"] = one
+            for part, module in (("mixer", layer.mixer), ("mlp", layer.mlp)):
+                for name, parameter in module.declared_parameters().items():
+                    declared[f"layers.{i}.{part}.{name}"] = parameter
+        there = {name for name, _ in self.named_parameters()}
+        if there != declared.keys():
+            odd = sorted(there ^ declared.keys())
+            raise RuntimeError(f"declared parameters differ from those in the model: {odd}")
+        return declared
+
+
+def initialise(model: LanguageModel, seed: int) -> None:
+    """Fill every parameter from (seed, its name, its shape) and its declared distribution."""
+    declared = model.declared_parameters()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            start = declared[name].start
+            value = start.sample(parameter.shape, named_generator(seed, name, parameter.shape))
+            parameter.copy_(value)
+
+
+def build_model(spec: ModelSpec, *, seed: int, device: torch.device | str = "cpu") -> LanguageModel:
+    """A model on `device`, filled from `seed`."""
+    model = LanguageModel(spec).to(device)
+    initialise(model, seed)
+    return model
+
+
+def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "sum") -> Tensor:
+    """Cross-entropy in nats, computed in float32: logits (B, T, U), targets (B, T)."""
+    return F.cross_entropy(
+        logits.flatten(0, -2).float(),
+        targets.flatten(),
+        reduction=reduction,
+        ignore_index=IGNORED,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCounts:
+    """Exact sizes of a model. State and FLOPs are for sequences of the length counted for."""
+
+    parameters: int
+    mixer_parameters: int
+    embedding_parameters: int
+    state_elements: int
+    forward_flops_per_token: float
+
+
+def count_model(spec: ModelSpec, length: int) -> ModelCounts:
+    """Count on the meta device: no memory, no weights.
+
+    Raises:
+        ValueError: options of a block that do not fit.
+    """
+    with torch.device("meta"):
+        model = LanguageModel(spec)
+    model.declared_parameters()  # raises if a block forgot one
+    costs = [layer.mixer.cost(length) for layer in model._layers()]
+    width = spec.width
+    channel = sum(6 * width * layer.mlp_width for layer in spec.layers)
+    flops = sum(cost.forward_flops_per_token for cost in costs) + channel
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tables = 1 if spec.tie_embeddings else 2
+    return ModelCounts(
+        parameters=parameters,
+        mixer_parameters=sum(cost.parameters for cost in costs),
+        embedding_parameters=tables * width * spec.vocabulary,
+        state_elements=sum(
+            cost.state_elements + cost.state_elements_per_token * length for cost in costs
+        ),
+        forward_flops_per_token=flops + 2 * width * spec.vocabulary,
+    )
+
+
+@torch.no_grad()
+def branch_scales(model: LanguageModel, tokens: Tensor) -> dict[str, float]:
+    """Root mean square of what each mixer adds to the residual stream, by layer.
+
+    At step 0 this shows whether arms that share a start also start at one scale.
+    """
+    scales: dict[str, float] = {}
+    handles = []
+    for i, layer in enumerate(model._layers()):
+
+        def record(_module: nn.Module, _inputs: object, output: tuple[Tensor, State], i: int = i):
+            scales[f"layers.{i}.mixer"] = math.sqrt(output[0].float().square().mean().item())
+
+        handles.append(layer.mixer.register_forward_hook(record))
+    try:
+        model(tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return scales

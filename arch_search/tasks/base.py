@@ -1,0 +1,41 @@
+"""What an evaluation is: options, one function of a model, metrics and tables."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from arch_search.data import Split
+from arch_search.model import LanguageModel
+
+Table = Mapping[str, list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Headline numbers, and tables of what stands behind them (one row an item)."""
+
+    metrics: Mapping[str, float]
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationContext:
+    """What an evaluation may use beside the model."""
+
+    split: Split
+    sequence_length: int
+    device: torch.device
+    precision: str
+
+
+class Task(Protocol):
+    """One evaluation. `Options` is a frozen dataclass; `metrics` names what it reports."""
+
+    Options: ClassVar[type]
+    metrics: ClassVar[tuple[str, ...]]
+
+    def __call__(
+        self, model: LanguageModel, context: EvaluationContext, options: Any
+    ) -> Evaluation: ...

@@ -1,0 +1,177 @@
+"""Bits per byte by document, and loss by position beyond the training length.
+
+Conventions (stated with every result): each byte of a document is predicted once; a document is cut
+into disjoint windows, each beginning with the one token before it as context; the first byte is
+predicted from the end-of-document token, which itself is never scored.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arch_search.data import Split, find_tokenizer
+from arch_search.devices import autocast
+from arch_search.model import IGNORED, LanguageModel, next_token_loss
+from arch_search.tasks.base import Evaluation, EvaluationContext
+
+TOKENS_PER_FORWARD = 16_384
+MULTIPLES = (1, 2, 4, 8)  # of the training length
+
+
+@torch.inference_mode()
+def token_losses(
+    model: LanguageModel, windows: Sequence[np.ndarray], context: EvaluationContext
+) -> list[np.ndarray]:
+    """Loss in nats of every token but the first of each window, as float32 arrays.
+
+    Windows are padded on the right, where a causal model cannot see it; a window's losses do not
+    depend on what it is batched with (up to rounding).
+    """
+    was_training = model.training
+    model.eval()
+    losses: list[np.ndarray] = []
+    longest = max(len(window) for window in windows)
+    for group in _groups(windows, max(TOKENS_PER_FORWARD // longest, 1)):
+        tokens, targets = _pad(group, context.device)
+        with autocast(context.device, context.precision):
+            logits, _ = model(tokens)
+        loss = next_token_loss(logits, targets, reduction="none").view(targets.shape).cpu().numpy()
+        losses += [row[: len(window) - 1] for row, window in zip(loss, group, strict=True)]
+    model.train(was_training)
+    return losses
+
+
+def _groups(windows: Sequence[np.ndarray], size: int) -> Iterator[Sequence[np.ndarray]]:
+    for start in range(0, len(windows), size):
+        yield windows[start : start + size]
+
+
+def _pad(windows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor]:
+    length = max(len(window) for window in windows) - 1
+    tokens = np.zeros((len(windows), length), dtype=np.int64)
+    targets = np.full((len(windows), length), IGNORED, dtype=np.int64)
+    for row, window in enumerate(windows):
+        tokens[row, : len(window) - 1] = window[:-1]
+        targets[row, : len(window) - 1] = window[1:]
+    return torch.from_numpy(tokens).to(device), torch.from_numpy(targets).to(device)
+
+
+def _document(split: Split, index: int, limit: int | None) -> np.ndarray:
+    """The end-of-document token, then at most `limit` tokens of the document."""
+    body = split.document(index)[:limit]
+    return np.concatenate([[split.manifest.end_of_document], body])
+
+
+def _token_bytes(split: Split) -> np.ndarray:
+    """How many UTF-8 bytes each token of the vocabulary spells."""
+    spellings = find_tokenizer(split.manifest.tokenizer).spellings
+    return np.array([len(spelling) for spelling in spellings])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PerplexityOptions:
+    """window: tokens seen at once (0: the training length). tokens_per_document: 0 for all."""
+
+    window: int = 0
+    tokens_per_document: int = 16_384
+    documents: int = 0  # the first so many of the split; 0 for all
+
+
+class Perplexity:
+    """Bits per byte over the validation documents: Σ nats / (ln 2 · Σ bytes)."""
+
+    Options = PerplexityOptions
+    metrics = ("val/bits_per_byte",)
+
+    def __call__(
+        self, model: LanguageModel, context: EvaluationContext, options: PerplexityOptions
+    ) -> Evaluation:
+        split, token_bytes = context.split, _token_bytes(context.split)
+        window = options.window or context.sequence_length
+        count = min(options.documents or split.documents, split.documents)
+        windows, owners = [], []
+        size = np.zeros(count, dtype=np.int64)
+        for index in range(count):
+            tokens = _document(split, index, options.tokens_per_document or None)
+            size[index] = token_bytes[tokens[1:]].sum()
+            for start in range(0, len(tokens) - 1, window):
+                windows.append(tokens[start : start + window + 1])
+                owners.append(index)
+        nats = np.zeros(count)
+        for owner, loss in zip(owners, token_losses(model, windows, context), strict=True):
+            nats[owner] += float(loss.sum(dtype=np.float64))
+        documents = {
+            "document": [record.name for record in split.records[:count]],
+            "nats": nats.tolist(),
+            "bytes": size.tolist(),
+            "bits_per_byte": (nats / (math.log(2) * size)).tolist(),
+        }
+        value = float(nats.sum() / (math.log(2) * size.sum()))
+        return Evaluation(metrics={"val/bits_per_byte": value}, tables={"documents": documents})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossByPositionOptions:
+    """multiple: of the training length; documents: at most so many, those long enough."""
+
+    multiple: int = 8
+    documents: int = 32
+    buckets: int = 64
+
+
+class LossByPosition:
+    """Mean loss at each position, to several times the training length, from each document's start.
+
+    A block that forgets how to forget shows here first (arXiv 2410.07145).
+    """
+
+    Options = LossByPositionOptions
+    metrics = tuple(f"position/bits_per_byte_to_{m}x" for m in MULTIPLES)
+
+    def __call__(
+        self, model: LanguageModel, context: EvaluationContext, options: LossByPositionOptions
+    ) -> Evaluation:
+        split, train_length = context.split, context.sequence_length
+        length = options.multiple * train_length
+        windows = [
+            _document(split, index, length)
+            for index, record in enumerate(split.records)
+            if record.tokens >= length
+        ][: options.documents]
+        if not windows:
+            raise ValueError(
+                f"no validation document has {length} tokens "
+                f"({options.multiple} x the training length); use a smaller multiple"
+            )
+        nats = np.stack(token_losses(model, windows, context)).sum(axis=0, dtype=np.float64)
+        size = _token_bytes(split)[np.stack(windows)[:, 1:]].sum(axis=0)
+
+        def bits(first: int, stop: int) -> float:
+            return float(nats[first:stop].sum() / (math.log(2) * size[first:stop].sum()))
+
+        edges = np.unique(np.linspace(0, length, options.buckets + 1).round().astype(int)).tolist()
+        spans = list(zip(edges[:-1], edges[1:], strict=True))
+        rows: dict[str, list[Any]] = {
+            "first": [a for a, _ in spans],
+            "last": [b - 1 for _, b in spans],
+            "bits_per_byte": [bits(a, b) for a, b in spans],
+            "documents": [len(windows)] * len(spans),
+        }
+        metrics, start = {}, 0
+        for multiple in (m for m in MULTIPLES if m <= options.multiple):
+            stop = multiple * train_length
+            metrics[f"position/bits_per_byte_to_{multiple}x"] = bits(start, stop)
+            start = stop
+        return Evaluation(metrics=metrics, tables={"loss_by_position": rows})
+
+
+def subset_bits_per_byte(model: LanguageModel, context: EvaluationContext, tokens: int) -> float:
+    """Bits per byte on about `tokens` tokens, spread over all validation documents: for curves."""
+    each = max(tokens // context.split.documents, context.sequence_length)
+    options = PerplexityOptions(tokens_per_document=each)
+    return Perplexity()(model, context, options).metrics["val/bits_per_byte"]
