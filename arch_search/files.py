@@ -1,0 +1,64 @@
+"""Files that are wholly there or not at all, whatever is killed while they are written."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's entries (a rename in it) survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _temporary(path: Path, data: str | bytes, *, durable: bool) -> str:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.chmod(name, 0o644)
+    return name
+
+
+def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None:
+    """Replace a file in one step; `durable=False` skips the flush to disk (for heartbeats)."""
+    name = _temporary(path, data, durable=durable)
+    os.replace(name, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_once(path: Path, data: str | bytes) -> bool:
+    """Create a file in one step. False, and nothing changed, if it is there already."""
+    name = _temporary(path, data, durable=True)
+    try:
+        os.link(name, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(name)
+    sync_folder(path.parent)
+    return True
+
+
+def read_json(path: Path) -> Any | None:
+    """The JSON value of a file; None if there is no such file."""
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); it was changed from outside") from None
+
+
+def dump_json(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False)
