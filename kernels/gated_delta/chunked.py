@@ -1,0 +1,94 @@
+"""The gated delta rule in chunks of time: a triangular solve a chunk, then a scan over chunks."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from kernels.backends import record_backend
+from kernels.decay import chunk_decays, join_chunks, split_chunks
+from kernels.gated_delta.reference import gated_delta_loop
+
+Backend = Literal["auto", "loop", "chunked"]
+
+CHUNK = 32  # steps solved together
+
+
+def gated_delta(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor | None = None,
+    *,
+    reset: Tensor | None = None,
+    chunk: int = CHUNK,
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Scan the gated delta rule over time (Gated DeltaNet, arXiv 2412.06464, Eq. 10).
+
+    S_t = a_t (I - b_t k_t k_tᵀ) S_{t-1} + b_t k_t v_tᵀ;  y_t = S_tᵀ q_t;  a = exp(log_decay)
+
+    Args:
+        query, key: (B, T, N, K).   value: (B, T, N, V).   log_decay: (B, T, N), at most 0.
+        beta: (B, T, N); in [0, 1], or [0, 2] for negative eigenvalues.
+        state: (B, N, K, V); zeros if None.
+        reset: (B, T) bool; True where a document begins: the state before that token is zero.
+        backend: "loop" is the truth; "chunked" is its parallel form, and what "auto" takes.
+    Returns:
+        output (B, T, N, V) in value's dtype and the last state (B, N, K, V), float32 or wider.
+    Raises:
+        ValueError: the backend's name is wrong.
+    """
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+    B, _, N, K = query.shape
+    if state is None:
+        state = query.new_zeros(B, N, K, value.shape[-1], dtype=wide)
+    inputs = [x.to(wide) for x in (query, key, value, log_decay, beta, state)]
+    record_backend("gated_delta", "loop" if backend == "loop" else "chunked")
+    with torch.autocast(query.device.type, enabled=False):
+        if backend == "loop" or query.shape[1] == 1:
+            output, last = gated_delta_loop(*inputs, reset=reset)
+        else:
+            output, last = _chunked(*inputs, reset=reset, chunk=chunk)
+    return output.to(value.dtype), last
+
+
+def _chunked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    state: Tensor,
+    *,
+    reset: Tensor | None,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """What step i writes is u_i = b_i (v_i - recall), where recall reads S_0 and earlier u_j:
+
+    (I + A) u = b (v - exp(g) k S_0),  A_ij = b_i exp(g_i - g_j) k_i·k_j for j < i.
+    Solved for v and for k at once, so that only the products with S_0 remain serial.
+    """
+    q, k, v = (split_chunks(x, chunk) for x in (query, key, value))  # (B, N, n, C, K or V)
+    g, b = split_chunks(log_decay, chunk), split_chunks(beta, chunk)[..., None]
+    starts = None if reset is None else split_chunks(reset[:, :, None], chunk)
+    decays = chunk_decays(g, starts)
+    strictly = decays.between.tril(-1)
+    A = (b * k) @ k.mT * strictly
+    right = torch.cat([b * v, b * decays.from_start[..., None] * k], dim=-1)
+    solved = torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True)
+    u_free, u_state = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    scores = q @ k.mT * decays.between
+    q_start = q * decays.from_start[..., None]
+    k_end = (k * decays.to_end[..., None]).mT
+    whole = decays.from_start[..., -1, None, None]
+    outputs = []
+    for i in range(q.shape[2]):
+        u = u_free[:, :, i] - u_state[:, :, i] @ state
+        outputs.append(q_start[:, :, i] @ state + scores[:, :, i] @ u)
+        state = whole[:, :, i] * state + k_end[:, :, i] @ u
+    return join_chunks(torch.stack(outputs, dim=2), query.shape[1]), state
