@@ -105,7 +105,7 @@ def read_manifest(folder: Path) -> Manifest:
         content = json.loads(path.read_text(encoding="utf-8"))
         expected = content.pop("hash")
         manifest = replace(_MANIFEST.validate_python(content), folder=folder)
-    except (OSError, KeyError, AttributeError, ValueError) as error:
+    except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise ValueError(f"{path} is no readable manifest: {reason}") from error
     if manifest.hash != expected:

