@@ -10,11 +10,19 @@ A row tile's share of dv and df, and a head's share of dq and dk, come out as pa
 caller sums in a fixed order: no atomics, so two passes are equal to the bit.
 """
 
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false
+# (compile-time branches)
 import triton
 import triton.language as tl
 
 from kernels.m2rnn.triton_forward import step
-from kernels.m2rnn.triton_math import clamp_one, load_weight, through_nonlinearity
+from kernels.m2rnn.triton_math import (
+    as_operand,
+    clamp_one,
+    load_weight,
+    product,
+    through_nonlinearity,
+)
 
 
 @triton.jit
@@ -26,7 +34,7 @@ def scan_backward(
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     WEIGHT: tl.constexpr, PHI: tl.constexpr, STATE_GATE: tl.constexpr, DELTA: tl.constexpr,
-    RESET: tl.constexpr, CLIP: tl.constexpr, PRECISE: tl.constexpr, ROUND: tl.constexpr,
+    RESET: tl.constexpr, CLIP: tl.constexpr, PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Sweeps the steps [first, last), first a multiple of C; S = last - first.
 
@@ -50,10 +58,8 @@ def scan_backward(
     square = V * V if WEIGHT == "dense" else V
     diagonal, rest = load_weight(weight + n // weight_group * square, V, BV, WEIGHT)
     full = rest + tl.where(columns[:, None] == columns[None, :], diagonal[:, None], 0.0)
-    transposed = tl.trans(full)
-    if ROUND:
-        rest = rest.to(tl.bfloat16)
-        transposed = transposed.to(tl.bfloat16)
+    transposed = as_operand(tl.trans(full), OPERAND)
+    rest = as_operand(rest, OPERAND)
     u = tl.load(gate_weight + n * V + columns, mask=in_v & STATE_GATE, other=0.0).to(tl.float32)
 
     query += b * query_b + n // query_group * query_n + rows
@@ -64,9 +70,7 @@ def scan_backward(
     grad_output += (b * T * N + n) * V + columns
     borders += (b * tl.cdiv(T, C) * N + n) * K * V + cells
     slab = (tile * B + b) * N + n
-    scratch += (
-        slab * C * BK * BV + tl.arange(0, BK)[:, None] * BV + columns[None, :]
-    )
+    scratch += slab * C * BK * BV + tl.arange(0, BK)[:, None] * BV + columns[None, :]
     d_query += ((b * N + n) * S) * K + rows
     d_key += ((b * N + n) * S) * K + rows
     d_value += ((tile * B + b) * S * N + n) * V + columns
@@ -98,7 +102,7 @@ def scan_backward(
             v = tl.load(value + t * value_t, mask=in_v, other=0.0).to(tl.float32)
             f = tl.load(forget + t * forget_t).to(tl.float32)
             _, z, gate, _ = step(
-                h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE
+                h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE, OPERAND
             )
             h = z + gate * (h - z)
         tl.debug_barrier()
@@ -113,7 +117,19 @@ def scan_backward(
             f = tl.load(forget + t * forget_t).to(tl.float32)
             dy = tl.load(grad_output + t * N * V, mask=in_v, other=0.0).to(tl.float32)
             x, z, gate, written = step(
-                previous, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE
+                previous,
+                k,
+                v,
+                f,
+                diagonal,
+                rest,
+                u,
+                WEIGHT,
+                PHI,
+                STATE_GATE,
+                DELTA,
+                PRECISE,
+                OPERAND,
             )
             if CLIP == "carry":
                 c = clamp_one(c)
@@ -128,11 +144,9 @@ def scan_backward(
             d_gate = tl.sum(r * e, axis=1)  # (BK)
             c = gate * r
             if WEIGHT == "dense":
-                rounded = d.to(transposed.dtype)
-                c = tl.dot(rounded, transposed, acc=c, input_precision="ieee")
-                dw = tl.dot(
-                    tl.trans(stored).to(transposed.dtype), rounded, acc=dw, input_precision="ieee"
-                )
+                rounded = as_operand(d, OPERAND)
+                c = product(rounded, transposed, c)
+                dw = product(as_operand(tl.trans(stored), OPERAND), rounded, dw)
             elif WEIGHT == "diagonal":
                 c += d * diagonal[None, :]
                 dw += tl.sum(previous * d, axis=0)

@@ -5,23 +5,25 @@ the V columns only), so row tiles share nothing but the readout, which comes out
 each tile. The delta write couples rows: there a single tile holds them all.
 """
 
+# pyright: reportOperatorIssue=false
+# (`%` on compile-time values)
 import triton
 import triton.language as tl
 
-from kernels.m2rnn.triton_math import load_weight, mix, nonlinearity, sigmoid
+from kernels.m2rnn.triton_math import as_operand, load_weight, mix, nonlinearity, sigmoid
 
 
 @triton.jit
 def step(
     h, k, v, f, diagonal, rest, u,
     WEIGHT: tl.constexpr, PHI: tl.constexpr, STATE_GATE: tl.constexpr, DELTA: tl.constexpr,
-    PRECISE: tl.constexpr,
+    PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """One step from H_{t-1} (BK, BV): the pre-activation, Z, the gate (BK, 1), what was written."""
     written = v
     if DELTA:
         written = v - tl.sum(k[:, None] * h, axis=0)  # (BV)
-    x = mix(h, diagonal, rest, k[:, None] * written[None, :], WEIGHT)
+    x = mix(h, diagonal, rest, k[:, None] * written[None, :], WEIGHT, OPERAND)
     z = nonlinearity(x, PHI, PRECISE)
     gate = tl.zeros_like(k) + f
     if STATE_GATE:
@@ -38,7 +40,7 @@ def scan_forward(
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
     WEIGHT: tl.constexpr, PHI: tl.constexpr, STATE_GATE: tl.constexpr, DELTA: tl.constexpr,
-    RESET: tl.constexpr, SAVE: tl.constexpr, PRECISE: tl.constexpr, ROUND: tl.constexpr,
+    RESET: tl.constexpr, SAVE: tl.constexpr, PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     """Writes y, one partial for each row tile (tiles, B, T, N, V), the last state (B, N, K, V) and,
     with SAVE, the state before every C-th step (B, ceil(T / C), N, K, V), float32."""
@@ -55,8 +57,7 @@ def scan_forward(
 
     square = V * V if WEIGHT == "dense" else V
     diagonal, rest = load_weight(weight + n // weight_group * square, V, BV, WEIGHT)
-    if ROUND:
-        rest = rest.to(tl.bfloat16)
+    rest = as_operand(rest, OPERAND)
     u = tl.load(gate_weight + n * V + columns, mask=in_v & STATE_GATE, other=0.0).to(tl.float32)
 
     query += b * query_b + n // query_group * query_n + rows
@@ -80,7 +81,7 @@ def scan_forward(
         v = tl.load(value, mask=in_v, other=0.0).to(tl.float32)
         f = tl.load(forget).to(tl.float32)
         _, z, gate, _ = step(
-            h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE
+            h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE, OPERAND
         )
         h = z + gate * (h - z)
         y = tl.sum(q[:, None] * h, axis=0)  # (BV)

@@ -78,7 +78,26 @@ def clamp_one(x):
 
 
 @triton.jit
-def mix(h, diagonal, off_diagonal, x, WEIGHT: tl.constexpr):
+def as_operand(x, OPERAND: tl.constexpr):
+    """x as an operand of `product`: rounded to bfloat16, or as it is.
+
+    "emulated" is bfloat16 for Triton's interpreter, whose products of bfloat16 tensors are wrong
+    (3.9 multiplies the bit patterns as integers): rounded, then widened again.
+    """
+    if OPERAND != "float32":
+        x = x.to(tl.bfloat16)
+    if OPERAND != "bfloat16":
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def product(a, b, accumulator):
+    return tl.dot(a, b, acc=accumulator, input_precision="ieee")
+
+
+@triton.jit
+def mix(h, diagonal, rest, x, WEIGHT: tl.constexpr, OPERAND: tl.constexpr):
     """x + h W in float32, for h (rows, V).
 
     The diagonal is multiplied in float32, so that rounding h to the dot's operand touches the
@@ -89,9 +108,7 @@ def mix(h, diagonal, off_diagonal, x, WEIGHT: tl.constexpr):
     else:
         out = x + h * diagonal[None, :]
         if WEIGHT == "dense":
-            out = tl.dot(
-                h.to(off_diagonal.dtype), off_diagonal, acc=out, input_precision="ieee"
-            )
+            out = product(as_operand(h, OPERAND), rest, out)
     return out
 
 

@@ -1,0 +1,313 @@
+"""The Triton backend of `m2rnn_scan`: what it supports, how it is launched, its gradient.
+
+Two torch.library operators, so that torch.compile keeps the graph whole. The forward operator keeps
+the state at every C-th step; the backward operator rebuilds the rest in a scratch bounded in bytes.
+"""
+
+from dataclasses import dataclass
+
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# (kernel arguments are typed for the device)
+import torch
+import triton
+from torch import Tensor
+
+from kernels.m2rnn.triton_backward import scan_backward
+from kernels.m2rnn.triton_forward import scan_forward
+
+MAX_KEY, MAX_VALUE = 256, 64
+SCRATCH_BYTES = 256 * 2**20  # the rebuilt states of one launch
+PARTIAL_BYTES = 128 * 2**20  # the gradients that one launch leaves to be summed
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def unsupported(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    forget: Tensor,
+    weight: Tensor | None,
+    state: Tensor,
+    *,
+    gate_weight: Tensor | None,
+    nonlinearity: str,
+    write: str,
+    clip: str,
+    reset: Tensor | None,
+) -> str | None:
+    """Why the Triton kernels cannot run this, or None if they can."""
+    del gate_weight, nonlinearity, clip, reset, key, weight, write
+    if interpreted():
+        if query.device.type != "cpu":
+            return "TRITON_INTERPRET=1 runs kernels on the CPU; unset it or move the tensors there"
+    elif query.device.type != "cuda":
+        return f"the tensors are on {query.device.type}, and the kernels run on CUDA"
+    elif torch.cuda.get_device_capability(query.device) < (8, 0):
+        return "the GPU is older than compute capability 8.0, which bfloat16 matrix products need"
+    for name, x in (("query", query), ("value", value), ("forget", forget), ("state", state)):
+        if x.dtype not in DTYPES:
+            return f"{name} is {x.dtype}; the kernels take float32, bfloat16 and float16"
+    if query.shape[3] > MAX_KEY or value.shape[3] > MAX_VALUE:
+        return f"K={query.shape[3]}, V={value.shape[3]}; they reach to K={MAX_KEY}, V={MAX_VALUE}"
+    return None
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def m2rnn_triton(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    forget: Tensor,
+    weight: Tensor | None,
+    state: Tensor,
+    *,
+    gate_weight: Tensor | None,
+    nonlinearity: str,
+    write: str,
+    clip: str,
+    reset: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """`m2rnn_scan` on Triton. Arguments and results as there; the state is kept in float32.
+
+    Under autocast query, key and value take its dtype; the gate, the state and W keep theirs.
+    With 16-bit inputs the matrix products round their operands to bfloat16; with float32 inputs
+    nothing is rounded.
+    """
+    dtype = value.dtype
+    if torch.is_autocast_enabled(query.device.type):
+        dtype = torch.get_autocast_dtype(query.device.type)
+    query, key, value = (x.to(dtype) for x in (query, key, value))
+    keep = None if reset is None else (~reset).to(torch.float32)
+    inputs = (query, key, value, forget, weight, state, gate_weight)
+    save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    output, last, _ = _forward(*inputs, keep, nonlinearity, write == "delta", clip, save)
+    return output, last
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How a case is cut: row tiles of BK x BV, chunks of C steps, warps for each program."""
+
+    tiles: int
+    BK: int
+    BV: int
+    C: int
+    warps: int
+
+    @property
+    def tile_bytes(self) -> int:
+        """Float32 bytes of one head's tiles."""
+        return self.tiles * self.BK * self.BV * 4
+
+
+def plan(N: int, K: int, V: int, *, delta: bool) -> Plan:
+    """One warp for each row tile where the rows are independent; all rows together for delta."""
+    BV = max(16, triton.next_power_of_2(V))
+    rows = max(16, triton.next_power_of_2(K))
+    BK = rows if delta else min(rows, 32 if BV == 16 else 16)
+    warps = min(16, max(1, BK * BV // 512))
+    tiles = triton.cdiv(K, BK)
+    C = 64
+    while C > 16 and N * tiles * BK * BV * 4 * C > SCRATCH_BYTES:
+        C //= 2
+    return Plan(tiles=tiles, BK=BK, BV=BV, C=C, warps=warps)
+
+
+def _options(plan: Plan, query, value, weight, gate_weight, keep, phi: str, delta: bool) -> dict:
+    """The compile-time choices that both passes share."""
+    exact = query.dtype == torch.float32 or interpreted()
+    operand = "emulated" if interpreted() else "bfloat16"
+    operand = "float32" if query.dtype == torch.float32 else operand
+    kinds = {None: "identity", 2: "diagonal", 3: "dense"}
+    return {
+        "K": query.shape[3], "V": value.shape[3], "BK": plan.BK, "BV": plan.BV, "C": plan.C,
+        "WEIGHT": kinds[None if weight is None else weight.ndim], "PHI": phi,
+        "STATE_GATE": gate_weight is not None, "DELTA": delta, "RESET": keep is not None,
+        "PRECISE": exact, "OPERAND": operand,
+        "num_warps": plan.warps, "num_stages": 1,
+    }  # fmt: skip
+
+
+def _strided(x: Tensor) -> Tensor:
+    """x itself if its last dimension is dense, as the kernels need; else a copy."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _layout(query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight, N: int) -> tuple:
+    """Head group sizes and the (batch, time, head) strides, in the kernels' order."""
+    weights = N if weight is None else weight.shape[0]
+    groups = [N // x.shape[2] for x in (query, key, value, forget)] + [N // weights]
+    strides = [s for x in (query, key, value, forget) for s in x.stride()[:3]]
+    return (*groups, *strides)
+
+
+@torch.library.custom_op("arch_search::m2rnn_forward", mutates_args=())
+def _forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    forget: Tensor,
+    weight: Tensor | None,
+    state: Tensor,
+    gate_weight: Tensor | None,
+    keep: Tensor | None,
+    phi: str,
+    delta: bool,
+    clip: str,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, last state, and the state before every C-th step (empty unless `save`)."""
+    query, key, value = _strided(query), _strided(key), _strided(value)
+    B, T, _, K = query.shape
+    N, V = state.shape[1], value.shape[3]
+    cut = plan(N, K, V, delta=delta)
+    # one tile writes y as it is; several leave float32 partials to be summed
+    partial = value.dtype if cut.tiles == 1 else torch.float32
+    output = value.new_empty(cut.tiles, B, T, N, V, dtype=partial)
+    last = state.new_empty(B, N, K, V, dtype=torch.float32)
+    chunks = triton.cdiv(T, cut.C) if save else 0
+    borders = state.new_empty(B, chunks, N, K, V, dtype=torch.float32)
+    dummy = last
+    with torch.cuda.device_of(query):
+        scan_forward[(N, B, cut.tiles)](
+            query, key, value, forget,
+            dummy if weight is None else weight.contiguous(),
+            state.float().contiguous(),
+            dummy if gate_weight is None else gate_weight.contiguous(),
+            dummy if keep is None else keep.contiguous(),
+            output, last, borders, T, N, *_layout(query, key, value, forget, weight, N),
+            SAVE=save,
+            **_options(cut, query, value, weight, gate_weight, keep, phi, delta),
+        )  # fmt: skip
+    output = output[0] if cut.tiles == 1 else output.sum(0).to(value.dtype)
+    return output, last, borders
+
+
+@_forward.register_fake
+def _(query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, save):
+    B, T, _, K = query.shape
+    N, V = state.shape[1], value.shape[3]
+    chunks = -(-T // plan(N, K, V, delta=delta).C) if save else 0
+    return (
+        value.new_empty(B, T, N, V),
+        state.new_empty(B, N, K, V, dtype=torch.float32),
+        state.new_empty(B, chunks, N, K, V, dtype=torch.float32),
+    )
+
+
+@torch.library.custom_op("arch_search::m2rnn_backward", mutates_args=())
+def _backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    forget: Tensor,
+    weight: Tensor | None,
+    gate_weight: Tensor | None,
+    keep: Tensor | None,
+    borders: Tensor,
+    grad_output: Tensor,
+    grad_last: Tensor,
+    phi: str,
+    delta: bool,
+    clip: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, forget, weight, state, gate_weight (float32 for the last 3;
+    empty for a weight that is not there)."""
+    query, key, value = _strided(query), _strided(key), _strided(value)
+    B, K = query.shape[0], query.shape[3]
+    N, V = grad_last.shape[1], value.shape[3]
+    cut = plan(N, K, V, delta=delta)
+    options = _options(cut, query, value, weight, gate_weight, keep, phi, delta)
+    grads = [torch.empty_like(x, memory_format=torch.contiguous_format)
+             for x in (query, key, value, forget)]  # fmt: skip
+    carry = grad_last.float().clone(memory_format=torch.contiguous_format)
+    square = () if weight is None else weight.shape[1:]
+    dw = carry.new_zeros(cut.tiles, B, N, *square) if weight is not None else carry.new_zeros(0)
+    du = carry.new_zeros(cut.tiles, B, N, V) if gate_weight is not None else carry.new_zeros(0)
+    weight = weight if weight is None else weight.contiguous()
+    grad_output = grad_output.contiguous()
+    wide = max(1, SCRATCH_BYTES // (N * cut.tile_bytes * cut.C))  # sequences in one launch
+    for b in range(0, B, wide):
+        some = slice(b, min(b + wide, B))
+        dw_some, du_some = (x[:, some].contiguous() if x.numel() else x for x in (dw, du))
+        tensors = (
+            query[some], key[some], value[some], forget[some], weight, gate_weight,
+            None if keep is None else keep[some], grad_output[some], borders[some], carry[some],
+            dw_some, du_some,
+        )  # fmt: skip
+        _sweep(cut, options, clip, tensors, [g[some] for g in grads])
+        if dw.numel():
+            dw[:, some] = dw_some
+        if du.numel():
+            du[:, some] = du_some
+    d_weight = carry.new_empty(0)
+    if weight is not None:
+        d_weight = dw.sum((0, 1)).unflatten(0, (weight.shape[0], -1)).sum(1)
+    d_gate_weight = carry.new_empty(0) if gate_weight is None else du.sum((0, 1))
+    return (*grads, d_weight, carry, d_gate_weight)  # type: ignore[return-value]
+
+
+def _sweep(cut: Plan, options: dict, clip: str, tensors: tuple, grads: list[Tensor]) -> None:
+    """Run the reverse sweep over segments of time, summing each segment's partials into `grads`."""
+    query, key, value, forget, weight, gate_weight, keep, dy, borders, carry, dw, du = tensors
+    (B, T, _, K), (N, V) = query.shape, (carry.shape[1], value.shape[3])
+    step_bytes = 4 * B * N * (2 * K + cut.tiles * (V + 1))
+    segment = min(T, max(1, PARTIAL_BYTES // (step_bytes * cut.C)) * cut.C)
+    stored = torch.float32 if query.dtype == torch.float32 else torch.bfloat16
+    scratch = carry.new_empty(cut.tiles * B * N * cut.C * cut.BK * cut.BV, dtype=stored)
+    dummy = carry
+    for first in reversed(range(0, T, segment)):
+        last = min(first + segment, T)
+        S = last - first
+        dq, dk = carry.new_empty(B, N, S, K), carry.new_empty(B, N, S, K)
+        dv, df = carry.new_empty(cut.tiles, B, S, N, V), carry.new_empty(cut.tiles, B, S, N)
+        with torch.cuda.device_of(query):
+            scan_backward[(N, B, cut.tiles)](
+                query, key, value, forget,
+                dummy if weight is None else weight,
+                dummy if gate_weight is None else gate_weight.contiguous(),
+                dummy if keep is None else keep.contiguous(),
+                dy, borders, scratch, carry, dq, dk, dv, df, dw, du,
+                T, N, first, last, *_layout(query, key, value, forget, weight, N),
+                CLIP=clip, **options,
+            )  # fmt: skip
+        for grad, part in zip(grads[:2], (dq, dk), strict=True):
+            grad[:, first:last] = part.unflatten(1, (grad.shape[2], -1)).sum(2).transpose(1, 2)
+        for grad, part in zip(grads[2:], (dv, df), strict=True):
+            grad[:, first:last] = part.sum(0).unflatten(2, (grad.shape[2], -1)).sum(3)
+
+
+@_backward.register_fake
+def _(
+    query, key, value, forget, weight, gate_weight, keep, borders, dy, grad_last, phi, delta, clip
+):
+    absent = grad_last.new_empty(0, dtype=torch.float32)
+    like = [x.new_empty(x.shape) for x in (query, key, value, forget)]
+    dw, du = (absent.new_empty(0 if x is None else x.shape) for x in (weight, gate_weight))
+    return (*like, dw, absent.new_empty(grad_last.shape), du)
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, _ = inputs
+    ctx.save_for_backward(query, key, value, forget, weight, gate_weight, keep, output[2])
+    ctx.phi, ctx.delta, ctx.clip, ctx.state_dtype = phi, delta, clip, state.dtype
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(True)
+
+
+def _gradient(ctx, grad_output: Tensor, grad_last: Tensor, _):
+    query, key, value, forget, weight, gate_weight, keep, borders = ctx.saved_tensors
+    dq, dk, dv, df, dw, dh, du = _backward(
+        query, key, value, forget, weight, gate_weight, keep, borders, grad_output, grad_last,
+        ctx.phi, ctx.delta, ctx.clip,
+    )  # fmt: skip
+    dw = None if weight is None else dw.to(weight.dtype)
+    du = None if gate_weight is None else du.to(gate_weight.dtype)
+    return dq, dk, dv, df, dw, dh.to(ctx.state_dtype), du, None, None, None, None, None
+
+
+_forward.register_autograd(_gradient, setup_context=_setup_context)
