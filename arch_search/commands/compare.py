@@ -1,0 +1,94 @@
+"""`arch-search compare`: the arms against the baseline, as a table, JSON or parquet."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from arch_search.compare import Comparison, comparison_table
+from arch_search.compare import compare as compare_arms
+from arch_search.errors import UsageError
+from arch_search.findings import ArmOutcome
+
+
+def compare(
+    name: Annotated[str, typer.Argument(help="The experiment's name.")],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="A final metric; the primary one if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    parquet: Annotated[
+        Path | None, typer.Option("--parquet", help="Write the table to this file.")
+    ] = None,
+) -> None:
+    """Which arms differ from the baseline, how surely, and what could not be resolved."""
+    comparison = compare_arms(name, metric=metric)
+    if parquet is not None:
+        _write_parquet(comparison, parquet)
+    if as_json:
+        print(json.dumps(asdict(comparison), indent=1, ensure_ascii=False))
+    elif parquet is None:
+        show(comparison, Console())
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Print the comparison for a reader."""
+    table = Table(
+        title=f"{comparison.name}: {comparison.metric}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption="mean: 95 % over the arm's seeds; difference: 95 %, for all arms at once",
+        caption_justify="left",
+    )
+    table.add_column("arm", overflow="fold")
+    for column in ("n", "mean", "difference to the baseline"):
+        table.add_column(column, justify="right")
+    for outcome in comparison.arms:
+        table.add_row(
+            outcome.arm,
+            count_text(outcome),
+            f"{number(outcome.mean)} {interval(outcome.mean_low, outcome.mean_high)}",
+            f"{number(outcome.difference, signed=True)} "
+            f"{interval(outcome.low, outcome.high, signed=True)}",
+        )
+    console.print(table)
+    for outcome in comparison.arms[1:]:
+        console.print(f"{outcome.arm}: [bold]{outcome.verdict}[/bold]", highlight=False)
+    console.print()
+    for sentence in (*comparison.sentences, *comparison.control.declared):
+        console.print(f"• {sentence}", highlight=False)
+    for warning in comparison.control.warnings:
+        console.print(f"! {warning}", style="yellow", highlight=False)
+
+
+def count_text(outcome: ArmOutcome) -> str:
+    """'5', or '4 of 5' where runs failed or are not finished."""
+    whole = outcome.n == outcome.planned
+    return str(outcome.n) if whole else f"{outcome.n} of {outcome.planned}"
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Four decimals, a true minus sign, and a dash for what is not known."""
+    if value is None:
+        return "–"
+    return f"{value:+.4f}".replace("-", "−") if signed else f"{value:.4f}".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None, *, signed: bool = False) -> str:
+    """'[low, high]', or a dash."""
+    if low is None or high is None:
+        return "–"
+    return f"[{number(low, signed=signed)}, {number(high, signed=signed)}]"
+
+
+def _write_parquet(comparison: Comparison, path: Path) -> None:
+    try:
+        comparison_table(comparison).to_parquet(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,216 @@
+"""Was the comparison controlled? Unequal data, tokens, evaluation items or code refuse it.
+
+A difference that the experiment declares as a factor (its arms name it) is allowed and stated.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from arch_search.errors import UsageError
+from arch_search.journal import read_stream
+from arch_search.records import Experiment, RunRecord
+from arch_search.spec import ArmSpec, content_hash
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Control:
+    """What was found equal, what differs as declared, and what a reader should know."""
+
+    equal: tuple[str, ...]
+    declared: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Control:
+    """Check that the finished runs differ in the named factors alone.
+
+    Raises:
+        UsageError: a stream, a number of tokens, the evaluation items or the code differ, and no
+            factor says that they should; the message says which runs, where they part, what to do.
+    """
+    declared = _declared(experiment)
+    equal: list[str] = []
+    stated: list[str] = []
+    for what, check in (
+        ("tokens", _unequal_tokens),
+        ("streams", _unequal_streams),
+        ("items", _unequal_items),
+        ("code", _unequal_code),
+    ):
+        problem = check(finished)
+        allowed = declared if what in ("tokens", "streams", "items") else {}
+        if problem and not allowed:
+            raise UsageError(f"cannot compare {experiment.plan.name!r}: {problem}")
+        if problem:
+            stated.append(f"{problem} This follows from the declared {', '.join(sorted(allowed))}.")
+        else:
+            equal += _said(what, finished)
+    return Control(equal=tuple(equal), declared=tuple(stated), warnings=tuple(_warnings(finished)))
+
+
+def _declared(experiment: Experiment) -> set[str]:
+    """Factors that change what data a run sees: those named like a field that differs.
+
+    Raises:
+        UsageError: the arms differ in a field of data or length that no factor names.
+    """
+    found, undeclared = set(), {}
+    fields = [_data_fields(arm) for arm in experiment.plan.arms]
+    for name in fields[0]:
+        levels = {repr(values[name]) for values in fields}
+        if len(levels) == 1:
+            continue
+        factors = {axis for arm in experiment.plan.arms for axis in arm.factors}
+        if name in {axis.split(".")[-1] for axis in factors}:
+            found.add(name)
+        elif name != "manifest":  # follows from the corpus and the tokenizer
+            undeclared[name] = levels
+    if undeclared:
+        listed = "; ".join(f"{n}: {', '.join(sorted(v))}" for n, v in sorted(undeclared.items()))
+        raise UsageError(
+            f"cannot compare {experiment.plan.name!r}: its arms differ in {listed}, which is not "
+            "one of its factors; make it equal, or name it as a factor of the arms"
+        )
+    return found
+
+
+def _data_fields(arm: ArmSpec) -> dict[str, Any]:
+    return {**asdict(arm.data), "tokens": arm.train.tokens}
+
+
+def _unequal_tokens(runs: Sequence[RunRecord]) -> str:
+    groups = _groups(runs, lambda run: _result(run)["tokens"])
+    if len(groups) <= 1:
+        return ""
+    seen = "; ".join(f"{tokens:,} in {_names(who)}" for tokens, who in groups.items())
+    return f"its runs saw unequal numbers of tokens: {seen}."
+
+
+def _unequal_streams(runs: Sequence[RunRecord]) -> str:
+    for seed, same_seed in _groups(runs, lambda run: run.planned.spec.data_seed).items():
+        groups = _groups(same_seed, lambda run: _result(run)["stream"]["tokens"])
+        if len(groups) > 1:
+            (_, one), (_, other) = list(groups.items())[:2]
+            return (
+                f"{_name(one[0])} and {_name(other[0])} share data seed {seed} but not their token "
+                f"stream ({_result(one[0])['stream']['tokens'][:16]} and "
+                f"{_result(other[0])['stream']['tokens'][:16]}); {_where(one[0], other[0])}."
+            )
+    return ""
+
+
+def _where(one: RunRecord, other: RunRecord) -> str:
+    """From which logged step two streams differ, as the journals tell."""
+    left, right = read_stream(one.folder), read_stream(other.folder)
+    common = sorted(left.keys() & right.keys())
+    parted = [step for step in common if left[step] != right[step]]
+    if not common:
+        return "their journals share no logged step, so it is not known where they part"
+    if not parted:
+        return f"they are equal up to step {common[-1]}, the last one both logged"
+    before = max((step for step in common if step < parted[0]), default=0)
+    return f"they part after step {before} and no later than step {parted[0]}"
+
+
+def _unequal_items(runs: Sequence[RunRecord]) -> str:
+    by_task: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        for evaluation in run.evaluations:
+            if "documents" in evaluation.tables:
+                documents = evaluation.tables["documents"]
+                items = content_hash([documents["document"], documents["bytes"]])
+                by_task[evaluation.spec.hash][items].append(run)
+    for groups in by_task.values():
+        if len(groups) > 1:
+            one, other = list(groups.values())[:2]
+            evaluated = next(e for e in one[0].evaluations if "documents" in e.tables)
+            return (
+                f"{evaluated.spec.task} was measured on other documents in {_names(one)} than in "
+                f"{_names(other)}; evaluate both again on the same split."
+            )
+    return ""
+
+
+def _unequal_code(runs: Sequence[RunRecord]) -> str:
+    """Arms of the same blocks must have used the same source: the hash covers used blocks only."""
+    kinds = _groups(runs, _kinds)
+    for blocks, same in kinds.items():
+        codes = _groups(same, lambda run: run.planned.spec.code)
+        if len(codes) > 1:
+            (a, one), (b, other) = list(codes.items())[:2]
+            return (
+                f"{_name(one[0])} and {_name(other[0])} use the same blocks ({', '.join(blocks)}) "
+                f"but other source code ({a} and {b}); submit the experiment again, so that all "
+                "arms run the same code."
+            )
+    return ""
+
+
+def _said(what: str, runs: Sequence[RunRecord]) -> list[str]:
+    """How a check that passed reads in the report; nothing where it had nothing to compare."""
+    match what:
+        case "tokens":
+            return [f"Every finished run saw {_result(runs[0])['tokens']:,} tokens."]
+        case "streams":
+            groups = _groups(runs, lambda run: run.planned.spec.data_seed)
+            shared = sum(len(group) > 1 for group in groups.values())
+            return [
+                f"For each of {shared} data seeds, all its runs saw the same tokens in the same "
+                "order (rolling hash of the stream)."
+            ][: 1 if shared else 0]
+        case "items":
+            tables = [e.tables["documents"] for r in runs for e in r.evaluations
+                      if "documents" in e.tables]  # fmt: skip
+            if not tables:
+                return []
+            sizes = tables[0]["bytes"]
+            return [f"All were scored on the same {len(sizes)} documents ({sum(sizes):,} bytes)."]
+        case _:
+            return ["Runs of the same blocks used the same source code (hash of what is executed)."]
+
+
+def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
+    keys = {key for run in runs for key in _result(run)["environment"]}
+    for key in sorted(keys - {"backends"}):  # arms of other blocks use other backends
+        seen = _groups(runs, partial(_environment, key=key))
+        if len(seen) > 1:
+            yield f"Unequal {key.replace('_', ' ')} between runs: {'; '.join(seen)}."
+    for arm, group in _groups(runs, lambda run: run.arm.name).items():
+        backends = _groups(group, partial(_environment, key="backends"))
+        if len(backends) > 1:
+            yield f"Arm {arm} ran on unequal kernel backends: {'; '.join(backends)}."
+
+
+def _environment(run: RunRecord, *, key: str) -> str:
+    return repr(_result(run)["environment"].get(key))
+
+
+def _kinds(run: RunRecord) -> tuple[str, ...]:
+    return tuple(sorted({layer.kind for layer in run.planned.spec.model.layers}))
+
+
+def _result(run: RunRecord) -> dict[str, Any]:
+    assert run.result is not None, "only finished runs are checked"
+    return run.result
+
+
+def _groups(
+    runs: Iterable[RunRecord], key: Callable[[RunRecord], Any]
+) -> dict[Any, list[RunRecord]]:
+    groups: dict[Any, list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def _name(run: RunRecord) -> str:
+    return f"{run.arm.name}/{run.planned.seed}"
+
+
+def _names(runs: Sequence[RunRecord]) -> str:
+    names = [_name(run) for run in runs]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,131 @@
+"""What a comparison found, in words: never "no effect" for what could not be resolved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arch_search.statistics.blocked import BlockedModel, Difference
+from arch_search.statistics.permutation import PermutationCheck
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmOutcome:
+    """One arm's line in the comparison.
+
+    `low` to `high` hold for all arms at once (95 %); `mean_low` to `mean_high` is the interval of
+    this arm's own seeds. None: not enough seeds to say.
+    """
+
+    arm: str
+    layout: str
+    planned: int
+    n: int
+    failed: int  # a run that diverged or broke, or whose metric is not finite: an outcome
+    unfinished: int  # running, waiting, or stopped from outside: may still be resumed
+    mean: float | None
+    sd: float | None
+    mean_low: float | None
+    mean_high: float | None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    permutation_p: float | None = None
+    resolvable: float | None = None
+    verdict: str = ""
+
+
+def verdict(
+    difference: Difference | None,
+    *,
+    better: int,
+    margin: float | None = None,
+    share: float | None = None,
+) -> str:
+    """The finding in words. Not significant never reads as no effect.
+
+    Equivalence is claimed only if the whole interval, which holds for all arms at once, lies within
+    the margin: stricter than two one-sided tests at 5 % for each arm.
+    """
+    if difference is None:
+        return "not compared: no finished run"
+    if difference.low is None or difference.high is None:
+        return "not resolved: one seed cannot tell a difference from noise"
+    inside = margin is not None and max(abs(difference.low), abs(difference.high)) <= margin
+    within = "" if share is None else f"{100 * share:.3g} %"
+    if difference.low > 0 or difference.high < 0:
+        sign = 1 if difference.low > 0 else -1
+        word = {0: "higher" if sign > 0 else "lower"}.get(
+            better, "better" if sign == better else "worse"
+        )
+        return f"{word}, by less than the {within} that matters" if inside else word
+    if inside:
+        return f"equivalent within {within}"
+    return f"not resolved: could only have seen a difference of {difference.resolvable:.2g} or more"
+
+
+def sentences(
+    outcomes: tuple[ArmOutcome, ...],
+    model: BlockedModel | None,
+    permutation: PermutationCheck | None,
+    baseline: str,
+    margin: float | None,
+    share: float | None,
+) -> Iterator[str]:
+    if model is None:
+        yield f"The baseline {baseline} has no finished run: there is nothing to compare with."
+    elif model.residual_sd is None:
+        yield (
+            "Each arm has one seed, so nothing tells a difference from the noise between seeds. "
+            "Run at least two seeds (five are better)."
+        )
+    else:
+        yield from _resolution(outcomes, model, permutation, margin, share)
+    for outcome in outcomes:
+        if outcome.failed:
+            yield (
+                f"{outcome.arm}: {outcome.failed} of {outcome.planned} runs failed. That is an "
+                "outcome of this arm; its mean covers only the runs that ended well."
+            )
+        if outcome.unfinished:
+            yield (
+                f"{outcome.arm}: {outcome.unfinished} of {outcome.planned} runs are not finished; "
+                "what stands here may still change."
+            )
+
+
+def _resolution(
+    outcomes: tuple[ArmOutcome, ...],
+    model: BlockedModel,
+    permutation: PermutationCheck | None,
+    margin: float | None,
+    share: float | None,
+) -> Iterator[str]:
+    seen = [o.arm for o in outcomes if o.low is not None and (o.low > 0 or o.high < 0)]  # type: ignore[operator]
+    open_ = [o.arm for o in outcomes if o.verdict.startswith("not resolved")]
+    if seen:
+        verb = "differs" if len(seen) == 1 else "differ"
+        yield f"Resolved: {', '.join(seen)} {verb} from the baseline."
+    if open_:
+        yield (
+            f"Not resolved: {', '.join(open_)}. This is no evidence that nothing differs: "
+            "the intervals show what remains possible."
+        )
+    visible = [o.resolvable for o in outcomes if o.resolvable is not None]
+    if visible:
+        base = next(mean.mean for mean in model.means if mean.arm == model.baseline)
+        relative = f" ({100 * max(visible) / abs(base):.2g} % of the baseline)" if base else ""
+        yield (
+            f"With {model.df} degrees of freedom and a noise of {model.residual_sd:.2g} a run "
+            f"once seeds are blocks, this design finds a true difference of {max(visible):.2g}{relative} four "
+            "times in five."
+        )
+        if margin is not None and share is not None and max(visible) > margin:
+            yield (
+                f"The smallest effect that matters, {100 * share:.3g} % ({margin:.2g}), is smaller "
+                "than that: more seeds are needed to settle it."
+            )
+    if permutation is not None and permutation.smallest_p > 0.05:
+        yield (
+            "The permutation check cannot reach 5 % with so few seeds: its smallest possible "
+            f"p-value is {permutation.smallest_p:.2g}. The intervals rest on normal noise."
+        )

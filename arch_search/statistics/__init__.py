@@ -1,0 +1,1 @@
+"""Which differences are real: one linear model, simultaneous intervals, what could be resolved."""

@@ -1,0 +1,180 @@
+"""A planted experiment is found as planted; what is not comparable is refused."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from arch_search.commands.compare import compare as command
+from arch_search.compare import compare
+from arch_search.errors import UsageError
+from arch_search.findings import verdict
+from arch_search.records import curves, read_experiment, results, table
+from arch_search.statistics.blocked import Difference
+
+
+def arm_of(comparison, name):
+    return next(outcome for outcome in comparison.arms if outcome.arm == name)
+
+
+def test_planted_effects_are_found_and_covered(planted):
+    comparison = compare("planted", root=planted())
+    for arm, effect in (("m2rnn-1-first", -0.06), ("m2rnn-2-spread", -0.11)):
+        outcome = arm_of(comparison, arm)
+        assert outcome.verdict == "better"
+        assert outcome.low <= effect <= outcome.high
+        assert outcome.p < 0.05
+        assert outcome.permutation_p < 0.05
+    untouched = arm_of(comparison, "m2rnn-1-last")
+    assert untouched.low <= 0 <= untouched.high
+    assert untouched.verdict.startswith("not resolved: could only have seen")
+    assert comparison.model is not None
+    assert comparison.model.df == 12
+    assert comparison.arms[0].arm == "baseline"
+    assert any("no evidence that nothing differs" in s for s in comparison.sentences)
+
+
+def test_equivalence_needs_the_whole_interval_inside(planted):
+    comparison = compare("planted", root=planted(noise=0.0005, smallest_effect=0.005))
+    assert arm_of(comparison, "m2rnn-1-last").verdict == "equivalent within 0.5 %"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "margin", "expected"),
+    [
+        (-0.3, -0.1, -1, None, "better"),
+        (0.1, 0.3, -1, None, "worse"),
+        (0.1, 0.3, 1, None, "better"),
+        (0.1, 0.3, 0, None, "higher"),
+        (0.1, 0.3, -1, 0.5, "worse, by less than the 1 % that matters"),
+        (-0.1, 0.3, -1, 0.5, "equivalent within 1 %"),
+        (-0.1, 0.3, -1, 0.2, "not resolved: could only have seen a difference of 0.4 or more"),
+    ],
+)
+def test_verdicts(low, high, better, margin, expected):
+    found = Difference(arm="a", difference=(low + high) / 2, standard_error=0.1, low=low, high=high,
+                       p=0.5, resolvable=0.4)  # fmt: skip
+    assert verdict(found, better=better, margin=margin, share=0.01) == expected
+
+
+def test_failed_and_unfinished_runs_are_counted(planted):
+    root = planted(failed=frozenset({("m2rnn-1-first", 1)}),
+                   pending=frozenset({("m2rnn-1-last", 0), ("m2rnn-1-last", 2)}))  # fmt: skip
+    comparison = compare("planted", root=root)
+    first, last = arm_of(comparison, "m2rnn-1-first"), arm_of(comparison, "m2rnn-1-last")
+    assert (first.n, first.failed, first.unfinished) == (4, 1, 0)
+    assert (last.n, last.failed, last.unfinished) == (3, 0, 2)
+    assert any("1 of 5 runs failed" in s for s in comparison.sentences)
+    assert any("2 of 5 runs are not finished" in s for s in comparison.sentences)
+    states = results("planted", root).set_index(["arm", "seed"])["state"]
+    assert states["m2rnn-1-first", 1] == "FAILED"
+    assert states["m2rnn-1-last", 0] == "PENDING"
+
+
+def test_one_seed_resolves_nothing_and_says_so(planted):
+    comparison = compare("planted", root=planted(seeds=1))
+    assert all(o.low is None for o in comparison.arms)
+    assert any("one seed" in s for s in comparison.sentences)
+
+
+def test_unequal_streams_are_refused_with_the_step(planted):
+    def unlike(arm: str, seed: int, step: int) -> str:
+        return "ffff" if (arm, seed) == ("m2rnn-1-last", 2) and step > 70 else ""
+
+    with pytest.raises(UsageError, match=r"-last/2 .*after step 70 and no later than step 80"):
+        compare("planted", root=planted(unlike_stream=unlike))
+
+
+def test_other_data_is_refused_unless_it_is_a_factor(planted, tmp_path):
+    def short(arm):
+        data = replace(arm.data, sequence_length=64 if arm.name == "m2rnn-1-last" else 128)
+        return replace(arm, data=data)
+
+    def declared(arm):
+        arm = short(arm)
+        return replace(arm, factors={**arm.factors, "sequence_length": arm.data.sequence_length})
+
+    with pytest.raises(UsageError, match="differ in sequence_length: 128, 64"):
+        compare("planted", root=planted(change_arm=short))
+    root = planted(root=tmp_path / "declared", change_arm=declared)
+    comparison = compare("planted", root=root)
+    assert any("declared sequence_length" in s for s in comparison.control.declared)
+
+
+def test_other_code_for_the_same_blocks_is_refused(planted):
+    def changed(arm, seed, spec):
+        return replace(spec, code="0ther") if (arm, seed) == ("m2rnn-1-last", 3) else spec
+
+    with pytest.raises(UsageError, match=r"same blocks .*other source code \(c0de and 0ther\)"):
+        compare("planted", root=planted(change_spec=changed))
+
+
+def test_other_blocks_may_have_another_code_hash(planted):
+    def by_blocks(arm, _seed, spec):
+        return replace(spec, code="b10c" if arm == "baseline" else "c0de")
+
+    assert compare("planted", root=planted(change_spec=by_blocks)).arms
+
+
+def test_other_evaluation_items_are_refused(planted):
+    def fewer(arm: str) -> list[str]:
+        return ["1905", "1950"] if arm == "m2rnn-2-spread" else ["1905", "1950", "2001"]
+
+    with pytest.raises(UsageError, match="other documents"):
+        compare("planted", root=planted(documents=fewer))
+
+
+def test_readers(planted):
+    root = planted()
+    frame = results("planted", root)
+    assert len(frame) == 20
+    assert frame.loc[frame["arm"] == "m2rnn-2-spread", "factor/count"].eq(2).all()
+    assert frame["val/bits_per_byte"].between(2.2, 2.9).all()
+    assert {"count/parameters", "stream/tokens", "code", "environment/device"} <= set(frame)
+    experiment = read_experiment("planted", root)
+    logged = curves(experiment)
+    once = logged.groupby(["arm", "seed", "step", "metric"]).size()
+    assert (once == 1).all()
+    assert logged.loc[logged["step"] == 30, "tokens"].eq(30 * 1024).all()
+    documents = table(experiment, "documents")
+    assert len(documents) == 60
+    assert list(documents)[:3] == ["task", "arm", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "said"),
+    [("plantd", None, "Did you mean 'planted'"), ("planted", "val/bits_per_bite", "Did you mean")],
+)
+def test_misspelt_names_are_answered(planted, name, metric, said):
+    with pytest.raises(UsageError, match=said):
+        compare(name, metric=metric, root=planted())
+
+
+def test_command(planted, tmp_path, monkeypatch):
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(planted().path))
+    app = typer.Typer()
+    app.command()(command)
+    as_json = CliRunner().invoke(app, ["planted", "--json"])
+    assert as_json.exit_code == 0, as_json.output
+    read = json.loads(as_json.output)
+    assert read["arms"][0]["arm"] == "baseline"
+    assert math.isfinite(read["arms"][1]["low"])
+    out = tmp_path / "table.parquet"
+    assert CliRunner().invoke(app, ["planted", "--parquet", str(out)]).exit_code == 0
+    assert list(pd.read_parquet(out)["arm"]) == [arm["arm"] for arm in read["arms"]]
+    shown = CliRunner().invoke(app, ["planted"])
+    assert "not resolved" in " ".join(shown.output.split())
+
+
+def test_comparing_needs_no_torch():
+    code = "import sys, arch_search.commands.compare; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"torch", "ray", "mlflow"} & set(loaded.stdout.split())

@@ -1,0 +1,140 @@
+"""Intervals against cases worked by hand, published tables, and simulation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from arch_search.statistics.blocked import fit_blocked
+from arch_search.statistics.permutation import permutation_check
+from arch_search.statistics.simultaneous import (
+    critical_value,
+    dunnett_correlation,
+    planned_resolvable,
+    resolvable,
+)
+
+
+def table_of(values: dict[str, list[float]]) -> pd.DataFrame:
+    rows = [(a, s, v) for a, seeds in values.items() for s, v in enumerate(seeds) if v == v]
+    return pd.DataFrame(rows, columns=["arm", "seed", "value"])
+
+
+@pytest.mark.parametrize(
+    ("contrasts", "df", "published"),
+    # two-sided 5 % points of Dunnett (Biometrics 20, 1964, table 2)
+    [(1, 5, 2.57), (2, 5, 3.03), (3, 6, 3.10), (3, 10, 2.76), (9, 20, 2.95), (5, 60, 2.58)],
+)
+def test_critical_value_agrees_with_the_published_table(contrasts, df, published):
+    assert critical_value(dunnett_correlation(contrasts), df) == pytest.approx(published, abs=0.011)
+
+
+def test_two_arms_equal_the_paired_t_test():
+    table = table_of({"base": [1.0, 2.0, 4.0], "arm": [1.5, 2.25, 4.75]})
+    fit = fit_blocked(table, baseline="base")
+    paired = stats.ttest_rel([1.5, 2.25, 4.75], [1.0, 2.0, 4.0])
+    interval = paired.confidence_interval(0.95)
+    (difference,) = fit.differences
+    assert difference.difference == pytest.approx(0.5)
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
+    assert difference.p == pytest.approx(paired.pvalue)
+    assert fit.df == 2
+
+
+def test_three_arms_by_hand():
+    # Seed means 1 apart; residuals +-0.1 by construction, so SS = 4 * 0.01 = 0.04 on 2 df.
+    table = table_of({"base": [1.1, 1.9], "a": [2.0, 3.0], "b": [2.9, 4.1]})
+    fit = fit_blocked(table, baseline="base")
+    assert fit.df == 2
+    assert fit.residual_sd == pytest.approx(np.sqrt(0.02))
+    assert [d.difference for d in fit.differences] == pytest.approx([1.0, 2.0])
+    # SE of a difference of two means over 2 seeds: sqrt(0.02 * 2 / 2)
+    assert fit.differences[0].standard_error == pytest.approx(np.sqrt(0.02))
+
+
+def test_a_missing_run_is_adjusted_for_its_seed():
+    # Seed 1 is 10 higher for all: dropping the arm's easy seed must not look like an effect.
+    nan = float("nan")
+    table = table_of({"base": [1.0, 11.0], "a": [nan, 12.0], "b": [3.0, 13.0]})
+    fit = fit_blocked(table, baseline="base")
+    assert [d.difference for d in fit.differences] == pytest.approx([1.0, 2.0])
+
+
+def test_an_arm_without_a_common_seed_is_refused():
+    nan = float("nan")
+    table = table_of({"base": [1.0, nan], "a": [nan, 2.0]})
+    with pytest.raises(ValueError, match="do not share enough seeds"):
+        fit_blocked(table, baseline="base")
+
+
+def test_one_seed_gives_no_interval_and_equal_runs_no_false_effect():
+    single = fit_blocked(table_of({"base": [1.0], "a": [1.5]}), baseline="base")
+    assert single.df == 0
+    assert single.differences[0].low is None
+    values = [2.1, 2.3, 2.2]
+    equal = fit_blocked(table_of({"base": values, "a": values}), baseline="base")
+    assert (equal.differences[0].difference, equal.differences[0].p) == (0.0, 1.0)
+
+
+def simulate(rng, *, arms, seeds, effects=None, tail=None):
+    noise = rng.standard_t(tail, (arms, seeds)) if tail else rng.normal(size=(arms, seeds))
+    values = noise + rng.normal(size=seeds) * 5 + (0 if effects is None else effects[:, None])
+    return table_of({f"arm{i}": list(row) for i, row in enumerate(values)})
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(4, 2), (4, 5), (8, 3)])
+def test_simultaneous_intervals_cover_at_the_nominal_rate(arms, seeds):
+    rng = np.random.default_rng(arms * 10 + seeds)
+    effects = np.linspace(0, 3, arms)
+    trials, covered = 250, 0
+    for _ in range(trials):
+        fit = fit_blocked(simulate(rng, arms=arms, seeds=seeds, effects=effects), baseline="arm0")
+        inside = [d.low <= e <= d.high for d, e in zip(fit.differences, effects[1:], strict=True)]  # type: ignore[operator]
+        covered += all(inside)
+    low, high = stats.binom.interval(0.999, trials, 0.95)
+    assert low <= covered <= high
+
+
+def test_the_stated_power_is_what_happens():
+    rng = np.random.default_rng(3)
+    arms, seeds, trials = 4, 3, 400
+    effect = planned_resolvable(arms=arms, seeds=seeds, noise=1.0)
+    assert effect is not None
+    effects = np.array([0, effect, 0, 0])
+    found = 0
+    for _ in range(trials):
+        fit = fit_blocked(simulate(rng, arms=arms, seeds=seeds, effects=effects), baseline="arm0")
+        found += fit.differences[0].p < 0.05  # type: ignore[operator]
+    low, high = stats.binom.interval(0.999, trials, 0.80)
+    assert low <= found <= high
+
+
+def test_resolvable_of_a_plain_t_test_agrees_with_statsmodels():
+    from statsmodels.stats.power import TTestPower
+
+    critical = float(stats.t.ppf(0.975, 9))
+    mine = resolvable(1 / np.sqrt(10), critical, 9)
+    theirs = TTestPower().solve_power(nobs=10, alpha=0.05, power=0.8)
+    assert mine == pytest.approx(theirs, rel=1e-4)
+    assert planned_resolvable(arms=4, seeds=1, noise=1.0) is None
+
+
+def test_permutations_agree_with_enumeration_and_state_their_floor():
+    # Two arms, 3 seeds: 8 equally likely sign patterns, and |t| ties with its mirror image.
+    check = permutation_check(
+        table_of({"base": [0.0, 0.0, 0.0], "a": [1.0, 1.1, 0.9]}), baseline="base"
+    )
+    assert check.smallest_p == pytest.approx(2 / 8)
+    assert check.p["a"] == pytest.approx(2 / 8, abs=0.02)
+
+
+def test_permutations_hold_their_level_under_heavy_tails():
+    rng = np.random.default_rng(11)
+    trials = 300
+    rejected = 0
+    for _ in range(trials):
+        table = simulate(rng, arms=4, seeds=4, tail=2)
+        p = permutation_check(table, baseline="arm0", shuffles=199).p
+        rejected += min(p.values()) <= 0.05
+    assert rejected <= stats.binom.ppf(0.999, trials, 0.05)
+    assert rejected >= stats.binom.ppf(0.001, trials, 0.05)
