@@ -13,6 +13,11 @@ from pathlib import Path
 
 OURS = ("arch_search", "blocks", "kernels")
 TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch_search.data")
+# Imported by training, but of no effect on weights: how runs are stored, timed and evaluated.
+WITHOUT_EFFECT = tuple(
+    f"arch_search.{name}"
+    for name in ("attempt", "errors", "files", "journal", "lease", "metrics", "storage", "tasks")
+)
 
 
 def code_hash(block_modules: Iterable[str]) -> str:
@@ -34,7 +39,7 @@ def _closure(roots: Iterable[str]) -> dict[str, str]:
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in found or name.startswith(WITHOUT_EFFECT):
             continue
         path = _source_path(name)
         if path is None:

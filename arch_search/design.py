@@ -15,6 +15,7 @@ from arch_search.experiment import ArmsFile, Position, nearest, parse_count
 from arch_search.pattern import format_pattern
 
 PLACES = ("count", "position", "at")
+RANKINGS = ("first", "last", "before_attention", "spread")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,7 @@ def rank_layers(
         ranking = sorted(replaceable, reverse=True)
     elif position == "before_attention":
         if not attention:
-            raise UsageError("arms.position: before_attention needs an attention layer, there is none")
+            raise UsageError("arms.position: before_attention needs an attention layer; add one")
         ranking = sorted(replaceable, key=lambda i: (_distance_to_next(i, attention), i))
     else:
         total = len(replaceable)
@@ -67,7 +68,9 @@ def rank_layers(
         ranking = [sorted(replaceable)[pick] for pick in picks]
     if count > len(ranking):
         available = len(replaceable) if not isinstance(position, tuple) else len(position)
-        raise UsageError(f"arms.count asks for {count} layers, but only {available} can be replaced")
+        raise UsageError(
+            f"arms.count asks for {count} layers; only {available} can be replaced"
+        )
     return tuple(sorted(ranking[:count]))
 
 
@@ -99,7 +102,9 @@ def make_arms(
     for name, changes in arms.explicit.items():
         made.append(Arm(name=_slug(name), factors={"arm": name}, layers=layers, changes=changes))
     if not made:
-        raise UsageError("the experiment has no arm; give baseline: {}, arms.replace or arms.explicit")
+        raise UsageError(
+            "the experiment has no arm; give baseline: {}, arms.replace or arms.explicit"
+        )
     names = [arm.name for arm in made]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"arms: the name {sorted(twice)[0]!r} stands for two different arms")
@@ -125,7 +130,9 @@ def _replacements(
         chosen = _chosen_layers(cell, replaceable, attention)
         replaced = tuple(block if i in chosen else name for i, name in enumerate(layers))
         axes = {k: v for k, v in cell.items() if k not in ("with", *PLACES)}
-        options = dict(_option(block, axis, level, arms.vary[axis], solve) for axis, level in axes.items())
+        options = dict(
+            _option(block, axis, level, arms.vary[axis], solve) for axis, level in axes.items()
+        )
         shown = {k: v for k, v in cell.items() if k in levels}
         yield Arm(
             name=_slug("-".join(_label(axis, level) for axis, level in shown.items())),
@@ -139,7 +146,9 @@ def _replacements(
 def _levels(arms: ArmsFile) -> dict[str, list[Any]]:
     """Each axis with its levels, in the order in which they stand in an arm's name."""
     if not arms.with_:
-        raise UsageError("arms.with is missing: say which block takes the place of the replaced one")
+        raise UsageError(
+            "arms.with is missing: say which block takes the place of the replaced one"
+        )
     levels: dict[str, list[Any]] = {"with": list(arms.with_)}
     if arms.at and (arms.count or arms.position):
         raise UsageError("arms: give either 'at' or 'count' with 'position', not both")
@@ -189,7 +198,9 @@ def _checked_cell(cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]) 
 
 
 def _full_factorial(levels: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())]
+    return [
+        dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())
+    ]
 
 
 def _chosen_layers(
@@ -199,12 +210,14 @@ def _chosen_layers(
         return rank_layers(replaceable, cell["at"], len(cell["at"]), attention)
     if "count" in cell:
         if cell["count"] < 1:
-            raise UsageError(f"arms.count: {cell['count']} layers; the baseline is the arm with none")
+            raise UsageError(
+                f"arms.count: {cell['count']} layers; the baseline is the arm with none"
+            )
         if "position" not in cell:
             raise UsageError(f"arms.cells: {dict(cell)} gives a count without a position")
         position = cell["position"]
-        if isinstance(position, str) and position not in ("first", "last", "before_attention", "spread"):
-            known = nearest(position, ["first", "last", "before_attention", "spread"])
+        if isinstance(position, str) and position not in RANKINGS:
+            known = nearest(position, RANKINGS)
             raise UsageError(f"arms.position: unknown ranking {position!r}; {known}")
         return rank_layers(replaceable, position, cell["count"], attention)
     return tuple(replaceable)

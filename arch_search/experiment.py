@@ -78,7 +78,6 @@ class ModelFile:
     blocks: dict[str, dict[str, Any]] = field(default_factory=dict)
     tie_embeddings: bool = True
     norm_eps: float = 1e-5
-    initial_std: float = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -275,7 +274,9 @@ def _errors_of(path: Path) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException) as error:
         text = str(error.__cause__ or error).strip()
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        kept = [line for line in lines if not line.startswith(("full_key", "object_type", "Config"))]
+        kept = [
+            line for line in lines if not line.startswith(("full_key", "object_type", "Config"))
+        ]
         raise UsageError(f"{path}: {' '.join(kept) or text}") from None
 
 

@@ -1,6 +1,6 @@
 """The language model: embedding, pre-norm layers of a mixer and a channel mixer, norm, head.
 
-    x <- x + Mixer(RMSNorm(x));   x <- x + MLP(RMSNorm(x))
+x <- x + Mixer(RMSNorm(x));   x <- x + MLP(RMSNorm(x))
 """
 
 import math
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arch_search.spec import LayerSpec, ModelSpec
-from blocks.base import SequenceMixer, State
+from blocks.base import INITIAL_STD, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, named_generator
 from blocks.registry import build, resolve_options
 from blocks.swiglu import SwiGLU
@@ -86,7 +86,7 @@ class LanguageModel(nn.Module):
         Raises:
             RuntimeError: a block leaves one of its parameters undeclared, or declares one too many.
         """
-        normal = Parameter(Normal(self.spec.initial_std), decay=True)
+        normal = Parameter(Normal(INITIAL_STD), decay=True)
         one = Parameter(Constant(1.0), decay=False)
         declared = {"embedding.weight": normal, "norm.weight": one}
         if self.head is not None:

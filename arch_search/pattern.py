@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 MAX_LAYERS = 256
-_TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z_][\w.:]*)|(?P<mark>[()])|\*\s*(?P<count>-?\d+))")
+_TOKEN = re.compile(r"(?:(?P<name>[A-Za-z_][\w.:]*)|(?P<mark>[()])|\*\s*(?P<count>-?\d+))")
 
 
 def parse_pattern(text: str) -> tuple[str, ...]:
@@ -25,6 +25,7 @@ def parse_pattern(text: str) -> tuple[str, ...]:
     last: list[str] | None = None  # what a following *n repeats
     at = 0
     while text[at:].strip():
+        at += len(text[at:]) - len(text[at:].lstrip())
         match = _TOKEN.match(text, at)
         if match is None:
             raise _error(text, at, f"cannot read {text[at:].split()[0]!r} here")

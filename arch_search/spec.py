@@ -7,10 +7,19 @@ A specification is validated when built and hashed over what changes the weights
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+)
 
+UnitShare = Annotated[float, Field(ge=0, le=1)]
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -38,7 +47,6 @@ class ModelSpec:
     vocabulary: int
     tie_embeddings: bool
     norm_eps: float = 1e-5
-    initial_std: float = 0.02
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +65,11 @@ class OptimiserSpec:
     """AdamW. Decay touches only what a block or the model declares as decayed."""
 
     name: Literal["adamw"] = "adamw"
-    learning_rate: float = 3e-3
+    learning_rate: PositiveFloat = 3e-3
     betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-10
-    weight_decay: float = 0.1
-    gradient_clip: float = 1.0  # global norm; 0 turns it off
+    eps: PositiveFloat = 1e-10
+    weight_decay: NonNegativeFloat = 0.1
+    gradient_clip: NonNegativeFloat = 1.0  # global norm; 0 turns it off
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +77,9 @@ class ScheduleSpec:
     """Cosine, or warm-up, stable, decay (linear); `final` is a share of the peak."""
 
     name: Literal["cosine", "wsd", "constant"] = "cosine"
-    warmup: float = 0.1  # share of all steps
-    decay: float = 0.1  # share of all steps, for wsd
-    final: float = 0.1
+    warmup: UnitShare = 0.1  # share of all steps
+    decay: UnitShare = 0.1  # share of all steps, for wsd
+    final: UnitShare = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +96,11 @@ class TrainSpec:
 class LogSpec:
     """What is written while training; changes no weight and no hash."""
 
-    every: int = 10  # steps between logged losses
-    checkpoint_every: int = 50
-    validate_every: int = 100
-    validation_tokens: int = 16_384
-    keep_checkpoints: int = 2
+    every: PositiveInt = 10  # steps between logged losses
+    checkpoint_every: PositiveInt = 50
+    validate_every: PositiveInt = 100
+    validation_tokens: PositiveInt = 16_384
+    keep_checkpoints: PositiveInt = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,10 +119,10 @@ class EvaluationSpec:
 class ResourceSpec:
     """What one run takes of a machine; changes no weight."""
 
-    cpus: float = 1
-    gpus: float = 0
-    micro_batch: int = 0  # sequences in one forward pass; 0: the whole batch
-    loader_workers: int = 0
+    cpus: PositiveFloat = 1
+    gpus: NonNegativeFloat = 0
+    micro_batch: NonNegativeInt = 0  # sequences in one forward pass; 0: the whole batch
+    loader_workers: NonNegativeInt = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,8 +196,11 @@ class Plan:
     notes: tuple[str, ...] = ()  # what the planner warned of
 
 
-for _spec in (LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec,
-              EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan):  # fmt: skip
+_SPECS = (
+    *(LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
+    *(EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan),
+)
+for _spec in _SPECS:
     _spec.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 
 _RUN, _PLAN = TypeAdapter(RunSpec), TypeAdapter(Plan)

@@ -1,18 +1,18 @@
 """One training run: build, loop, finish. The same function for every arm of every experiment."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_checkpoint, save_checkpoint
 from arch_search.data import Manifest, StreamHash, TrainingStream, loader, open_split
 from arch_search.devices import autocast, device_for
+from arch_search.errors import Diverged, Stopped
 from arch_search.metrics import PeakMemory, Stopwatch
 from arch_search.model import LanguageModel, branch_scales, build_model, next_token_loss
 from arch_search.optim import (
@@ -26,25 +26,6 @@ from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.language import subset_bits_per_byte
 
 
-class Diverged(ArithmeticError):
-    """The loss or its gradient stopped being a number: an outcome of the arm, not a fault."""
-
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(f"{what} at step {step}")
-        self.step, self.what = step, what
-
-
-class Attempt(Protocol):
-    """What training needs of the attempt that it runs in; see `arch_search.attempt`."""
-
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
-    def stream(self, step: int, tokens: str) -> None: ...
-    def checkpoint(self, step: int, write: Any) -> None: ...
-    def latest_checkpoint(self) -> tuple[int, Path] | None: ...
-    def stop_requested(self) -> bool: ...
-    def check(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Progress:
     """Where a run stands: all of it is in a checkpoint beside the weights and moments."""
@@ -53,18 +34,42 @@ class Progress:
     seconds: float = 0.0  # of training, validation and checkpoints left out
     peak_memory_gib: float = 0.0
     loss: float = float("inf")  # mean over the last record
+    unlogged: dict[str, list[float]] = field(default_factory=dict)  # each step's, since then
     stream: dict[str, Any] = field(default_factory=dict)
     branch_scales: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class _Window:
-    """What has happened since the last record. Losses stay on the device: no synchronisation."""
+    """The steps since the last record. Values stay on the device: logging never synchronises."""
 
-    losses: list[Tensor] = field(default_factory=list)
-    norms: list[Tensor] = field(default_factory=list)
-    first_step: int = 0
-    seconds_before: float = 0.0
+    def __init__(self, step: int, seconds: float, device: torch.device) -> None:
+        self.first = self.timed_from = step
+        self.seconds_before = seconds
+        self.device = device
+        self.values: dict[str, list[Tensor]] = {"loss": [], "gradient_norm": []}
+
+    def restore(self, unlogged: dict[str, list[float]]) -> None:
+        """Take up the steps that a checkpoint was written amid; the clock starts anew."""
+        for name, values in unlogged.items():
+            self.values[name] = [torch.tensor(value, device=self.device) for value in values]
+        self.first -= len(self.values["loss"])
+
+    def unlogged(self) -> dict[str, list[float]]:
+        return {name: [float(v) for v in values] for name, values in self.values.items()}
+
+    def close(self, done: int, watch: Stopwatch, tokens_per_step: int) -> dict[str, float]:
+        """Averages and speed. Raises Diverged at the first step where something is not finite."""
+        averages = {}
+        for name, values in self.values.items():
+            series = torch.stack(values).cpu()  # synchronises the device, once a window
+            bad = (~torch.isfinite(series)).nonzero()
+            if len(bad):
+                step = self.first + int(bad[0]) + 1
+                raise Diverged(step, f"the {name.replace('_', ' ')}")
+            averages[f"train/{name}"] = float(series.double().mean())
+        seconds = watch.read() - self.seconds_before
+        speed = (done - self.timed_from) * tokens_per_step / seconds
+        return {**averages, "throughput/tokens_per_second": speed}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,10 +119,13 @@ def train(
         progress.branch_scales = branch_scales(model, _tokens(stream.batch(0), device)[:, :-1])
     seen = StreamHash.from_state(stream, progress.stream) if progress.stream else StreamHash(stream)
     watch = Stopwatch(seconds=progress.seconds)
-    window = _Window(first_step=progress.step, seconds_before=watch.read())
+    window = _Window(progress.step, watch.read(), device)
+    window.restore(progress.unlogged)
+    tokens_per_step = spec.data.batch * spec.data.sequence_length
 
     def save() -> None:
         progress.seconds, progress.stream = watch.read(), seen.state()
+        progress.unlogged = window.unlogged()
         progress.peak_memory_gib = max(progress.peak_memory_gib, memory.gib())
         attempt.checkpoint(
             progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress)
@@ -134,27 +142,32 @@ def train(
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         seen.update(step, batch)
-        window.losses.append(loss)
-        window.norms.append(norm)
+        window.values["loss"].append(loss)
+        window.values["gradient_norm"].append(norm)
         progress.step = done = step + 1
 
         last = done == spec.steps
         if done % log.every == 0 or done % log.checkpoint_every == 0 or last:
-            values = _close_window(window, done, watch, spec)
+            values = window.close(done, watch, tokens_per_step)
             values["memory/peak_gib"] = max(progress.peak_memory_gib, memory.gib())
             values["train/learning_rate"] = share * spec.train.optimiser.learning_rate
             progress.loss = values["train/loss"]
             attempt.log(done, values)
             attempt.stream(done, seen.tokens[:16])
-            window = _Window(first_step=done, seconds_before=watch.read())
+            window = _Window(done, watch.read(), device)
         with watch.paused():
             if done % log.validate_every == 0 or last:
                 bits = subset_bits_per_byte(model, validation, log.validation_tokens)
                 attempt.log(done, {"val/subset_bits_per_byte": bits})
-            stopping = attempt.stop_requested()
-            if done % log.checkpoint_every == 0 or last or stopping:
+            due = done % log.checkpoint_every == 0 or last
+            if due:
                 save()
-            attempt.check()
+            try:
+                attempt.check()
+            except Stopped:
+                if not due:
+                    save()
+                raise
 
     return Trained(model=model, progress=progress)
 
@@ -186,25 +199,6 @@ def _tokens(batch: np.ndarray, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tokens.pin_memory().to(device, non_blocking=True)
     return tokens
-
-
-def _close_window(window: _Window, done: int, watch: Stopwatch, spec: RunSpec) -> dict[str, float]:
-    """Averages since the last record; finds the first step at which something was not finite."""
-    losses = torch.stack(window.losses).cpu()  # synchronises the device, once a window
-    norms = torch.stack(window.norms).cpu()
-    for name, values in (("loss", losses), ("gradient norm", norms)):
-        bad = (~torch.isfinite(values)).nonzero()
-        if len(bad):
-            step = window.first_step + int(bad[0]) + 1
-            raise Diverged(step, f"the {name} is {float(values[bad[0]])}")
-    steps = done - window.first_step
-    tokens = steps * spec.data.batch * spec.data.sequence_length
-    seconds = watch.read() - window.seconds_before
-    return {
-        "train/loss": float(losses.double().mean()),
-        "train/gradient_norm": float(norms.double().mean()),
-        "throughput/tokens_per_second": tokens / seconds,
-    }
 
 
 def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What an evaluation is: options, one function of a model, metrics and tables."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
@@ -30,12 +31,20 @@ class EvaluationContext:
     precision: str
 
 
-class Task(Protocol):
+class Task(ABC):
     """One evaluation. `Options` is a frozen dataclass; `metrics` names what it reports."""
 
     Options: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: Any
-    ) -> Evaluation: ...
+    ) -> Evaluation:
+        """Measure a model.
+
+        Args:
+            options: an instance of `Options`.
+        Raises:
+            ValueError: options that do not fit the data or the model.
+        """

@@ -5,6 +5,7 @@ into disjoint windows, each beginning with the one token before it as context; t
 predicted from the end-of-document token, which itself is never scored.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch import Tensor
 from arch_search.data import Split, find_tokenizer
 from arch_search.devices import autocast
 from arch_search.model import IGNORED, LanguageModel, next_token_loss
-from arch_search.tasks.base import Evaluation, EvaluationContext
+from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 TOKENS_PER_FORWARD = 16_384
 MULTIPLES = (1, 2, 4, 8)  # of the training length
@@ -82,7 +83,7 @@ class PerplexityOptions:
     documents: int = 0  # the first so many of the split; 0 for all
 
 
-class Perplexity:
+class Perplexity(Task):
     """Bits per byte over the validation documents: Σ nats / (ln 2 · Σ bytes)."""
 
     Options = PerplexityOptions
@@ -124,7 +125,7 @@ class LossByPositionOptions:
     buckets: int = 64
 
 
-class LossByPosition:
+class LossByPosition(Task):
     """Mean loss at each position, to several times the training length, from each document's start.
 
     A block that forgets how to forget shows here first (arXiv 2410.07145).
@@ -155,7 +156,7 @@ class LossByPosition:
             return float(nats[first:stop].sum() / (math.log(2) * size[first:stop].sum()))
 
         edges = np.unique(np.linspace(0, length, options.buckets + 1).round().astype(int)).tolist()
-        spans = list(zip(edges[:-1], edges[1:], strict=True))
+        spans = list(itertools.pairwise(edges))
         rows: dict[str, list[Any]] = {
             "first": [a for a, _ in spans],
             "last": [b - 1 for _, b in spans],

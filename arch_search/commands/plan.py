@@ -1,0 +1,130 @@
+"""`arch-search plan`: what an experiment would run, before anything runs."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from arch_search.spec import ArmSpec, Plan
+from arch_search.storage import Root
+
+BYTES_PER_PARAMETER = 12  # float32 weights and two moments in a checkpoint
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")]
+OverridesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, as in seeds=5.")
+]
+
+
+def plan(
+    file: FileArgument,
+    overrides: OverridesArgument = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Arms, runs, sizes, disk and time, and what looks confounded. Runs nothing."""
+    from arch_search.planning import make_plan  # imports torch, which other commands do without
+
+    root = Root.open()
+    made = make_plan(file, root, overrides or [])
+    if as_json:
+        print(json.dumps({**asdict(made), "estimate": estimate(made, root)}, indent=1))
+    else:
+        show(made, root, Console())
+
+
+def show(plan: Plan, root: Root, console: Console) -> None:
+    """Print a plan for a reader."""
+    console.print(f"[bold]{plan.name}[/bold]  {plan.question}", highlight=False)
+    table = Table()
+    table.add_column("arm", overflow="fold")
+    table.add_column("layers", overflow="fold")
+    for title in ("parameters", "state elements", "MFLOP/token"):
+        table.add_column(title, justify="right")
+    base = next((arm for arm in plan.arms if arm.is_baseline), plan.arms[0])
+    for arm in plan.arms:
+        table.add_row(
+            arm.name,
+            arm.layout,
+            _relative(arm, base, "parameters"),
+            _relative(arm, base, "state_elements"),
+            f"{arm.counts['forward_flops_per_token'] / 1e6:.2f}",
+        )
+    console.print(table)
+    for line in describe(plan, root):
+        console.print(line, highlight=False)
+    for note in plan.notes:
+        console.print(f"! {note}", style="yellow", highlight=False)
+
+
+def _relative(arm: ArmSpec, base: ArmSpec, name: str) -> str:
+    value, reference = arm.counts[name], base.counts[name]
+    if arm is base or not reference:
+        return f"{value:,.0f}"
+    return f"{value:,.0f} ({value / reference - 1:+.1%})"
+
+
+def describe(plan: Plan, root: Root) -> list[str]:
+    """The rest of a plan in sentences."""
+    data, train = plan.arms[0].data, plan.arms[0].train
+    seeds = Counter(run.seed for run in plan.runs)
+    expected = estimate(plan, root)
+    lines = [
+        f"{len(plan.runs)} runs: {len(plan.arms)} arms x {len(seeds)} seeds, "
+        f"{train.tokens:,} tokens each of {data.corpus} ({data.tokenizer}), "
+        f"{data.batch} x {data.sequence_length} tokens a step.",
+        f"Decided by {plan.primary.metric}"
+        + (
+            f"; a difference below {plan.primary.smallest_effect:.2%} would not matter."
+            if plan.primary.smallest_effect
+            else "; no smallest effect that would matter is declared."
+        ),
+        f"Disk: at most {expected['disk_gib']:.2f} GiB of checkpoints "
+        f"({plan.log.keep_checkpoints} kept a run).",
+    ]
+    done = expected["finished_runs"]
+    if done:
+        lines.append(f"{done} of these runs are finished already and are not run again.")
+    if expected["seconds_per_run"] is None:
+        lines.append("Time: not known before a run of this size has finished under this root.")
+    else:
+        lines.append(
+            f"Time: about {expected['seconds_per_run']:.0f} s of training a run, by "
+            f"{expected['measured_runs']} finished runs under this root; evaluation not counted."
+        )
+    if len(seeds) == 1:
+        lines.append("! One seed: no difference between arms can be told from noise.")
+    return lines
+
+
+def estimate(plan: Plan, root: Root) -> dict[str, Any]:
+    """Disk in GiB and seconds of training a run, the latter from finished runs of equal shape."""
+    per_arm = {arm.name: arm.counts["parameters"] for arm in plan.arms}
+    kept = plan.log.keep_checkpoints
+    disk = sum(per_arm[run.arm] for run in plan.runs) * BYTES_PER_PARAMETER * kept / 2**30
+    shapes = {_shape(arm) for arm in plan.arms}
+    seconds = []
+    for folder in root.runs():
+        result = folder.result()
+        if result is None:
+            continue
+        spec = folder.spec()
+        if (len(spec.model.layers), spec.model.width, spec.data.sequence_length) in shapes:
+            tokens_per_second = result["metrics"].get("throughput/tokens_per_second")
+            if tokens_per_second:
+                seconds.append(plan.arms[0].train.tokens / tokens_per_second)
+    finished = sum(root.run(run.hash).result() is not None for run in plan.runs)
+    return {
+        "disk_gib": disk,
+        "seconds_per_run": sum(seconds) / len(seconds) if seconds else None,
+        "measured_runs": len(seconds),
+        "finished_runs": finished,
+    }
+
+
+def _shape(arm: ArmSpec) -> tuple[int, int, int]:
+    return len(arm.model.layers), arm.model.width, arm.data.sequence_length

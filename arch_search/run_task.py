@@ -1,0 +1,94 @@
+"""What a worker does with one run: train it unless it is trained, then evaluate what is missing."""
+
+import time
+
+import torch
+
+from arch_search.attempt import Attempt
+from arch_search.checkpoint import load_weights
+from arch_search.code_hash import code_hash
+from arch_search.data import load_manifest, open_split
+from arch_search.devices import device_for
+from arch_search.environment import describe_environment
+from arch_search.model import LanguageModel
+from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
+from arch_search.storage import Root
+from arch_search.tasks.base import EvaluationContext
+from arch_search.tasks.registry import read_options, task
+from arch_search.train import result_of, train
+from blocks.registry import block_class
+
+
+def execute(
+    attempt: Attempt,
+    spec: RunSpec,
+    *,
+    log: LogSpec,
+    resources: ResourceSpec,
+    evaluations: tuple[EvaluationSpec, ...],
+    root: Root,
+) -> None:
+    """Bring one run to its end; everything it finds out stands in the run's folder.
+
+    Raises:
+        ValueError: the source code here is not what the plan was made with.
+        Diverged, Stopped, Fenced: as from `train`.
+    """
+    _check_code(spec)
+    torch.set_num_threads(max(int(resources.cpus), 1))
+    device = device_for(resources)
+    manifest = load_manifest(root.path, spec.data.manifest)
+    if attempt.run.result() is None:
+        started = time.time()
+        trained = train(spec, attempt, manifest=manifest, log=log, resources=resources)
+        model = trained.model
+        result = result_of(spec, trained, started)
+        result["environment"] = describe_environment(device, _backends(model))
+        attempt.finish(result)
+    else:
+        model = _trained_model(attempt, spec, device)
+    context = EvaluationContext(
+        split=open_split(manifest, "val"),
+        sequence_length=spec.data.sequence_length,
+        device=device,
+        precision=spec.train.precision,
+    )
+    for evaluation in attempt.run.missing(evaluations):
+        attempt.check()
+        options = read_options(evaluation.task, evaluation.options)
+        found = task(evaluation.task)(model, context, options)
+        attempt.run.write_evaluation(
+            evaluation,
+            metrics=dict(found.metrics),
+            tables={name: dict(table) for name, table in found.tables.items()},
+        )
+
+
+def _check_code(spec: RunSpec) -> None:
+    here = code_hash({block_class(layer.kind).__module__ for layer in spec.model.layers})
+    if here != spec.code:
+        raise ValueError(
+            f"the source code here has hash {here}, but the run was planned with {spec.code}; "
+            "submit the experiment again, so that all its runs use one code"
+        )
+
+
+def _trained_model(attempt: Attempt, spec: RunSpec, device: torch.device) -> LanguageModel:
+    found = attempt.run.latest_checkpoint()
+    if found is None or found[0] != spec.steps:
+        raise ValueError("the run's last checkpoint is gone, so nothing more can be evaluated")
+    model = LanguageModel(spec.model).to(device)
+    load_weights(found[2], model)
+    return model
+
+
+def _backends(model: LanguageModel) -> dict[str, str]:
+    """The kernel backend that each kind of block chose."""
+    chosen = {}
+    for layer in model.spec.layers:
+        chosen.setdefault(layer.kind, "reference")
+    for i, layer in enumerate(model.spec.layers):
+        backend = getattr(model.layers[i].mixer, "backend", None)
+        if isinstance(backend, str):
+            chosen[layer.kind] = backend
+    return chosen
