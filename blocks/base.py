@@ -1,5 +1,6 @@
 """What every sequence mixer offers, so that the platform can build, count, carry and check it."""
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -7,7 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from blocks.initialisation import Parameter
+from blocks.initialisation import Normal, Parameter
+
+INITIAL_STD = 0.02
 
 State = dict[str, Tensor]
 """What a mixer carries from one token to the next: named tensors, batch first."""
@@ -17,7 +20,8 @@ State = dict[str, Tensor]
 class Cost:
     """Exact counts of one mixer, tested against measured ones.
 
-    `state_elements` is what one sequence carries whatever its length; attention's cache grows by
+    `state_elements` is what one sequence carries whatever its length, apart from the last inputs of
+    a short convolution (`convolution_elements`); attention's cache grows by
     `state_elements_per_token` instead. FLOPs count a multiply-add as two, for one token of a
     sequence of the length asked for, forward only, projections and convolution included.
     """
@@ -25,6 +29,7 @@ class Cost:
     parameters: int
     state_elements: int
     state_elements_per_token: int = 0
+    convolution_elements: int = 0
     forward_flops_per_token: float
 
 
@@ -38,6 +43,7 @@ class SequenceMixer(nn.Module):
 
     Options: ClassVar[type]
     summary: ClassVar[str]  # one line for `arch-search blocks`
+    initial_std: float = INITIAL_STD  # of projections; a model may set another before it fills them
 
     def __init__(self, options: Any, *, width: int, depth: int) -> None:
         """Build for model width `width` in a model of `depth` layers (for the residual scale).
@@ -46,7 +52,17 @@ class SequenceMixer(nn.Module):
             ValueError: options that do not fit each other or the width.
         """
         super().__init__()
-        self.options, self.width, self.depth = options, width, depth
+        self.options = self.complete(options, width=width)
+        self.width, self.depth = width, depth
+
+    @classmethod
+    def complete(cls, options: Any, *, width: int) -> Any:
+        """Replace options left at None by the numbers that follow from the width; idempotent.
+
+        Raises:
+            ValueError: options that do not fit each other or the width.
+        """
+        return options
 
     @abstractmethod
     def forward(
@@ -75,6 +91,14 @@ class SequenceMixer(nn.Module):
     @abstractmethod
     def declared_parameters(self) -> dict[str, Parameter]:
         """How each parameter starts and whether it is decayed, by its name in this module."""
+
+    def projection(self) -> Parameter:
+        """The start of a matrix that reads the residual stream."""
+        return Parameter(Normal(self.initial_std), decay=True)
+
+    def output_projection(self) -> Parameter:
+        """The start of a matrix that writes to it: smaller, as 2 `depth` of them are summed."""
+        return Parameter(Normal(self.initial_std / math.sqrt(2 * self.depth)), decay=True)
 
     @abstractmethod
     def cost(self, length: int) -> Cost:

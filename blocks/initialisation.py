@@ -39,6 +39,20 @@ class Normal(Start):
 
 
 @dataclass(frozen=True, slots=True)
+class Uniform(Start):
+    """U(low, high)."""
+
+    low: float
+    high: float
+
+    def sample(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        return torch.empty(shape).uniform_(self.low, self.high, generator=generator)
+
+    def moments(self, shape: torch.Size) -> tuple[float, float]:
+        return (self.low + self.high) / 2, (self.high - self.low) / math.sqrt(12)
+
+
+@dataclass(frozen=True, slots=True)
 class Constant(Start):
     """One value everywhere."""
 

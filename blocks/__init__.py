@@ -1,0 +1,1 @@
+"""Sequence mixers, one file each, registered by name in `blocks.registry`."""

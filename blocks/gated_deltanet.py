@@ -1,0 +1,140 @@
+"""Gated DeltaNet (arXiv 2412.06464), as the M²RNN paper compares it (m2rnn.md §2.3)."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from blocks.base import Cost, SequenceMixer, State
+from blocks.convolution import ShortConvolution
+from blocks.decay_gate import SoftplusDecay, prefixed
+from blocks.gated_norm import GatedNorm, Order
+from blocks.initialisation import Constant, Parameter
+from blocks.linear import Linear, linear_flops
+from blocks.options import option, require_positive
+from kernels.gated_delta import gated_delta
+from kernels.gated_delta.chunked import CHUNK
+from kernels.normalisation import l2_norm
+
+
+class GatedDeltaNet(SequenceMixer):
+    """S_t = a_t (I - b_t k_t k_tᵀ) S_{t-1} + b_t k_t v_tᵀ;  y_t = S_tᵀ q_t / sqrt(K)."""
+
+    summary = "Gated DeltaNet: a linear matrix state that is decayed and corrected"
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Options:
+        key_heads: int | None = option(
+            None, "heads of q and k, dividing value_heads; by default width / 512, at least 2"
+        )
+        value_heads: int | None = option(None, "N, heads of v and of the state; by default as q")
+        key_dim: int | None = option(None, "K; by default key_heads K is half the width")
+        value_dim: int | None = option(None, "V; by default 2 K")
+        convolution: int = option(
+            4, "taps of the causal depthwise convolution with SiLU on q, k, v; 0: neither"
+        )
+        output_gate: bool = option(True, "multiply the output by SiLU(g), g a projection of x")
+        order: Order = option(
+            "gate_norm", "gate_norm: RMS(y ⊙ SiLU(g)) (published);  norm_gate: RMS(y) ⊙ SiLU(g)"
+        )
+        negative_eigenvalues: bool = option(
+            False, "b_t = 2 σ(.) in place of σ(.), so that I - b k kᵀ may reflect"
+        )
+
+    def __init__(self, options: Options, *, width: int, depth: int) -> None:
+        super().__init__(options, width=width, depth=depth)
+        o = self.options
+        self.key_size, self.value_size = o.key_heads * o.key_dim, o.value_heads * o.value_dim
+        channels = 2 * self.key_size + self.value_size
+        self.input = Linear(width, channels)  # q, k, v
+        gates = 2 * o.value_heads + (self.value_size if o.output_gate else 0)
+        self.gates = Linear(width, gates)  # a, b, output gate
+        self.convolution = ShortConvolution(channels, o.convolution) if o.convolution else None
+        self.decay = SoftplusDecay(o.value_heads)
+        self.norm = GatedNorm(self.value_size, groups=o.value_heads, shared=True, order=o.order)
+        self.output = Linear(self.value_size, width)
+
+    @classmethod
+    def complete(cls, options: Options, *, width: int) -> Options:
+        require_positive(options, "key_heads", "value_heads", "key_dim", "value_dim")
+        key_heads = options.key_heads or min(max(2, width // 512), options.value_heads or width)
+        value_heads = options.value_heads or key_heads
+        if value_heads % key_heads:
+            raise ValueError(f"key_heads {key_heads} does not divide value_heads {value_heads}")
+        key_dim = options.key_dim or max(1, width // (2 * key_heads))
+        value_dim = options.value_dim or 2 * key_dim
+        return replace(
+            options, key_heads=key_heads, value_heads=value_heads,
+            key_dim=key_dim, value_dim=value_dim,
+        )  # fmt: skip
+
+    def forward(
+        self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        o = self.options
+        qkv, after = self.input(x), {}
+        if self.convolution is not None:
+            qkv, after["convolution"] = self.convolution(
+                qkv, None if state is None else state["convolution"], reset
+            )
+        q, k, v = qkv.split([self.key_size, self.key_size, self.value_size], dim=-1)
+        repeats = o.value_heads // o.key_heads
+        q_BTNK, k_BTNK = (
+            l2_norm(part.unflatten(-1, (o.key_heads, -1))).repeat_interleave(repeats, dim=2)
+            for part in (q, k)
+        )
+        a, b, gate = self.gates(x).tensor_split([o.value_heads, 2 * o.value_heads], dim=-1)
+        beta = torch.sigmoid(b) * (2.0 if o.negative_eigenvalues else 1.0)
+        y_BTNV, after["state"] = gated_delta(
+            q_BTNK * o.key_dim**-0.5, k_BTNK, v.unflatten(-1, (o.value_heads, -1)),
+            self.decay(a), beta, None if state is None else state["state"], reset=reset,
+        )  # fmt: skip
+        y = self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)
+        return self.output(y), after
+
+    def initial_state(
+        self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> State:
+        o = self.options
+        shape = (batch, o.value_heads, o.key_dim, o.value_dim)
+        state = {"state": torch.zeros(shape, device=device, dtype=dtype)}
+        if self.convolution is not None:
+            state["convolution"] = self.convolution.initial_state(batch, device, dtype)
+        return state
+
+    def declared_parameters(self) -> dict[str, Parameter]:
+        declared = {
+            "input.weight": self.projection(),
+            "gates.weight": self.projection(),
+            **prefixed("decay", self.decay.declared_parameters()),
+            "norm.weight": Parameter(Constant(1.0), decay=False),
+            "output.weight": self.output_projection(),
+        }
+        if self.convolution is not None:
+            declared["convolution.weight"] = self.projection()
+        return declared
+
+    def cost(self, length: int) -> Cost:
+        o, D, N = self.options, self.width, self.options.value_heads
+        channels, taps = 2 * self.key_size + self.value_size, o.convolution
+        gates = 2 * N + (self.value_size if o.output_gate else 0)
+        return Cost(
+            parameters=D * (channels + gates + self.value_size)
+            + taps * channels
+            + 2 * N
+            + o.value_dim,
+            state_elements=N * o.key_dim * o.value_dim,
+            convolution_elements=max(taps - 1, 0) * channels,
+            forward_flops_per_token=linear_flops(D, channels + gates + self.value_size)
+            + 2 * taps * channels
+            + N * chunked_delta_flops(o.key_dim, o.value_dim, min(CHUNK, length)),
+        )
+
+
+def chunked_delta_flops(K: int, V: int, C: int) -> float:
+    """Of one token and head in chunks of C: evaluation.md §6.2's C (3 K + 2 V) products and solve,
+
+    2 C (2 K) for the scores q·k and k·k, C (K + V) for the triangular solve, 2 C V for the scores'
+    product with what was written, 6 K V for the three products with the carried state.
+    """
+    return 2 * C * 2 * K + C * (K + V) + 2 * C * V + 6 * K * V
