@@ -8,6 +8,7 @@ from itertools import islice
 import numpy as np
 
 from arch_search.data.stream import TrainingStream
+from arch_search.errors import UsageError
 
 AHEAD = 4  # batches in flight for each worker
 
@@ -23,10 +24,10 @@ def loader(
     raised here, at its step. Closing the iterator, or dropping it, ends the threads.
 
     Raises:
-        ValueError: fewer than 0 workers.
+        UsageError: fewer than 0 workers.
     """
     if workers < 0:
-        raise ValueError(f"loader_workers must be 0 or more, not {workers}")
+        raise UsageError(f"loader_workers must be 0 or more, not {workers}")
     steps = range(first_step, last_step)
     if workers == 0:
         return ((step, stream.batch(step)) for step in steps)

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from arch_search.data.corpora.base import SplitName
+from arch_search.errors import UsageError
 from arch_search.spec import STRICT, content_hash
 
 FORMAT = 1
@@ -98,7 +99,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read a folder's manifest.
 
     Raises:
-        ValueError: it is unreadable or has been changed since it was written.
+        UsageError: it is unreadable or has been changed since it was written.
     """
     path = folder / "manifest.json"
     try:
@@ -107,9 +108,9 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = replace(_MANIFEST.validate_python(content), folder=folder)
     except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise ValueError(f"{path} is no readable manifest: {reason}") from error
+        raise UsageError(f"{path} is no readable manifest: {reason}") from error
     if manifest.hash != expected:
-        raise ValueError(
+        raise UsageError(
             f"{path} was changed after it was written (hash {manifest.hash}, it says {expected}); "
             "delete its folder and prepare the data again"
         )
@@ -120,7 +121,7 @@ def load_manifest(root: Path, hash: str) -> Manifest:
     """The manifest of that hash under the storage root.
 
     Raises:
-        ValueError: there is none; names those that are there.
+        UsageError: there is none; names those that are there.
     """
     data = Path(root) / "data"
     folders = [path.parent for path in sorted(data.glob("[!.]*/manifest.json"))]
@@ -128,7 +129,7 @@ def load_manifest(root: Path, hash: str) -> Manifest:
         if hash and folder.name.endswith(f"-{hash}"):
             return read_manifest(folder)
     there = ", ".join(folder.name for folder in folders) or "none"
-    raise ValueError(f"no prepared data with hash {hash!r} under {data}; there: {there}")
+    raise UsageError(f"no prepared data with hash {hash!r} under {data}; there: {there}")
 
 
 def file_record(path: Path) -> FileRecord:
@@ -145,7 +146,7 @@ def check_files(manifest: Manifest, *, contents: bool) -> None:
     """Compare the files with the manifest: their sizes, and with `contents` every byte.
 
     Raises:
-        ValueError: a file is missing or is not what was written.
+        UsageError: a file is missing or is not what was written.
     """
     for name, expected in manifest.files.items():
         path = manifest.folder / name
@@ -157,6 +158,6 @@ def check_files(manifest: Manifest, *, contents: bool) -> None:
             problem = "holds other bytes than were written"
         else:
             continue
-        raise ValueError(
+        raise UsageError(
             f"{path} {problem}; delete the folder {manifest.folder} and prepare the data again"
         )

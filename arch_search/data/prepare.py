@@ -27,6 +27,7 @@ from arch_search.data.manifest import (
     write_manifest,
 )
 from arch_search.data.tokenizers import Tokenizer, find_tokenizer
+from arch_search.errors import UsageError
 
 TOKEN_LIMIT = 1 << 16  # shards hold uint16
 
@@ -38,11 +39,11 @@ def prepare(corpus: str, tokenizer: str, root: Path) -> Manifest:
     appears complete or not at all, and what a killed process left behind is cleared away.
 
     Raises:
-        ValueError: an unknown name, a corpus that is not installed, shards that were damaged.
+        UsageError: an unknown name, a corpus that is not installed, shards that were damaged.
     """
     source, encoder = find_corpus(corpus), find_tokenizer(tokenizer)
     if encoder.vocabulary > TOKEN_LIMIT:
-        raise ValueError(
+        raise UsageError(
             f"tokenizer {tokenizer!r} has {encoder.vocabulary} tokens; shards hold {TOKEN_LIMIT}"
         )
     data = Path(root) / "data"

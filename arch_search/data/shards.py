@@ -7,6 +7,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from arch_search.data.manifest import DocumentRecord, Manifest, check_files
+from arch_search.errors import UsageError
 
 _DOCUMENT = TypeAdapter(DocumentRecord)
 
@@ -41,10 +42,10 @@ def open_split(manifest: Manifest, name: str, *, verify: bool = False) -> Split:
     """Open a split; with `verify`, every byte of the prepared data is compared with its hash.
 
     Raises:
-        ValueError: no such split, or files that are not what was written.
+        UsageError: no such split, or files that are not what was written.
     """
     if name not in manifest.splits:
-        raise ValueError(
+        raise UsageError(
             f"unknown split {name!r}; {manifest.corpus} has {', '.join(manifest.splits)}"
         )
     check_files(manifest, contents=verify)

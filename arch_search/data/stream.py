@@ -6,6 +6,7 @@ import numpy as np
 
 from arch_search.data.order import Permutation, keyed_words
 from arch_search.data.shards import Split
+from arch_search.errors import UsageError
 
 
 class TrainingStream:
@@ -22,14 +23,14 @@ class TrainingStream:
         """Read `batch` windows of T = `sequence_length` tokens a step.
 
         Raises:
-            ValueError: a size below 1, or a split shorter than a window.
+            UsageError: a size below 1, or a split shorter than a window.
         """
         if sequence_length < 1 or batch < 1:
-            raise ValueError(
+            raise UsageError(
                 f"sequence_length and batch must be at least 1, not {sequence_length} and {batch}"
             )
         if len(split.tokens) <= sequence_length:
-            raise ValueError(
+            raise UsageError(
                 f"the {split.name} split of {split.manifest.corpus!r} has {len(split.tokens)} "
                 f"tokens, too few for a sequence_length of {sequence_length}"
             )

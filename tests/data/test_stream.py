@@ -18,6 +18,7 @@ from arch_search.data import (
     prepare,
 )
 from arch_search.data.shards import Split
+from arch_search.errors import UsageError
 
 few = settings(max_examples=60, deadline=None)
 
@@ -109,9 +110,9 @@ def test_rows_of_a_batch_are_neighbours_only_by_chance(train):
 
 
 def test_sizes_that_cannot_be_are_refused(small):
-    with pytest.raises(ValueError, match="at least 1, not 0 and 8"):
+    with pytest.raises(UsageError, match="at least 1, not 0 and 8"):
         TrainingStream(small, sequence_length=0, batch=8, seed=0)
-    with pytest.raises(ValueError, match="32532 tokens, too few for a sequence_length of 1000000"):
+    with pytest.raises(UsageError, match="32532 tokens, too few for a sequence_length of 1000000"):
         TrainingStream(small, sequence_length=1_000_000, batch=8, seed=0)
 
 
@@ -293,5 +294,5 @@ def test_closing_a_loader_ends_its_threads(small):
 
 def test_a_negative_number_of_workers_is_refused(small):
     stream = TrainingStream(small, sequence_length=128, batch=8, seed=0)
-    with pytest.raises(ValueError, match="0 or more, not -1"):
+    with pytest.raises(UsageError, match="0 or more, not -1"):
         loader(stream, first_step=0, last_step=1, workers=-1)

@@ -9,7 +9,7 @@ CORPORA = {
 
 
 def find_corpus(name: str) -> Corpus:
-    """The corpus of that name. Raises ValueError with the nearest name if there is none."""
+    """The corpus of that name. Raises UsageError with the nearest name if there is none."""
     return lookup(CORPORA, name, what="corpus")
 
 

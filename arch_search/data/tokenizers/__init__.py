@@ -9,7 +9,7 @@ TOKENIZERS = {
 
 
 def find_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of that name. Raises ValueError with the nearest name if there is none."""
+    """The tokenizer of that name. Raises UsageError with the nearest name if there is none."""
     return lookup(TOKENIZERS, name, what="tokenizer")
 
 
