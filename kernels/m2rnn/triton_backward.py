@@ -62,18 +62,19 @@ def scan_backward(
     rest = as_operand(rest, OPERAND)
     u = tl.load(gate_weight + n * V + columns, mask=in_v & STATE_GATE, other=0.0).to(tl.float32)
 
-    query += b * query_b + n // query_group * query_n + rows
-    key += b * key_b + n // key_group * key_n + rows
-    value += b * value_b + n // value_group * value_n + columns
+    query += b * query_b + n // query_group * query_n
+    key += b * key_b + n // key_group * key_n
+    value += b * value_b + n // value_group * value_n
     forget += b * forget_b + n // forget_group * forget_n
     keep += b * T
-    grad_output += (b * T * N + n) * V + columns
-    borders += (b * tl.cdiv(T, C) * N + n) * K * V + cells
+    grad_output += (b * T * N + n) * V
+    borders += (b * tl.cdiv(T, C) * N + n) * K * V
     slab = (tile * B + b) * N + n
-    scratch += slab * C * BK * BV + tl.arange(0, BK)[:, None] * BV + columns[None, :]
-    d_query += ((b * N + n) * S) * K + rows
-    d_key += ((b * N + n) * S) * K + rows
-    d_value += ((tile * B + b) * S * N + n) * V + columns
+    scratch += slab * C * BK * BV
+    packed = tl.arange(0, BK)[:, None] * BV + columns[None, :]
+    d_query += (b * N + n) * S * K
+    d_key += (b * N + n) * S * K
+    d_value += ((tile * B + b) * S * N + n) * V
     d_forget += (tile * B + b) * S * N + n
     carry += (b * N + n) * K * V + cells
     c = tl.load(carry, mask=inside, other=0.0)  # (BK, BV)
@@ -92,14 +93,14 @@ def scan_backward(
         chunk = tl.cdiv(last, C) - 1 - back
         start = (chunk * C).to(tl.int64)
         steps = tl.minimum(last - chunk * C, C)
-        h = tl.load(borders + chunk.to(tl.int64) * N * K * V, mask=inside, other=0.0)
+        h = tl.load(borders + chunk.to(tl.int64) * N * K * V + cells, mask=inside, other=0.0)
         for i in range(steps):
             t = start + i
             if RESET:
                 h = h * tl.load(keep + t).to(tl.float32)
-            tl.store(scratch + i * BK * BV, h.to(scratch.dtype.element_ty))
-            k = tl.load(key + t * key_t, mask=in_k, other=0.0).to(tl.float32)
-            v = tl.load(value + t * value_t, mask=in_v, other=0.0).to(tl.float32)
+            tl.store(scratch + i * BK * BV + packed, h.to(scratch.dtype.element_ty))
+            k = tl.load(key + t * key_t + rows, mask=in_k, other=0.0).to(tl.float32)
+            v = tl.load(value + t * value_t + columns, mask=in_v, other=0.0).to(tl.float32)
             f = tl.load(forget + t * forget_t).to(tl.float32)
             _, z, gate, _ = step(
                 h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE, OPERAND
@@ -109,13 +110,13 @@ def scan_backward(
         for j in range(steps):
             i = steps - 1 - j
             t = start + i
-            stored = tl.load(scratch + i * BK * BV)  # (BK, BV)
+            stored = tl.load(scratch + i * BK * BV + packed)  # (BK, BV)
             previous = stored.to(tl.float32)
-            q = tl.load(query + t * query_t, mask=in_k, other=0.0).to(tl.float32)
-            k = tl.load(key + t * key_t, mask=in_k, other=0.0).to(tl.float32)
-            v = tl.load(value + t * value_t, mask=in_v, other=0.0).to(tl.float32)
+            q = tl.load(query + t * query_t + rows, mask=in_k, other=0.0).to(tl.float32)
+            k = tl.load(key + t * key_t + rows, mask=in_k, other=0.0).to(tl.float32)
+            v = tl.load(value + t * value_t + columns, mask=in_v, other=0.0).to(tl.float32)
             f = tl.load(forget + t * forget_t).to(tl.float32)
-            dy = tl.load(grad_output + t * N * V, mask=in_v, other=0.0).to(tl.float32)
+            dy = tl.load(grad_output + t * N * V + columns, mask=in_v, other=0.0).to(tl.float32)
             x, z, gate, written = step(
                 previous,
                 k,
@@ -163,9 +164,9 @@ def scan_backward(
             if RESET:
                 c = c * tl.load(keep + t).to(tl.float32)
             at = t - first
-            tl.store(d_query + at * K, dq, mask=in_k)
-            tl.store(d_key + at * K, dk, mask=in_k)
-            tl.store(d_value + at * N * V, dv, mask=in_v)
+            tl.store(d_query + at * K + rows, dq, mask=in_k)
+            tl.store(d_key + at * K + rows, dk, mask=in_k)
+            tl.store(d_value + at * N * V + columns, dv, mask=in_v)
             tl.store(d_forget + at * N, tl.sum(d_gate, axis=0))
         tl.debug_barrier()
 

@@ -60,13 +60,13 @@ def scan_forward(
     rest = as_operand(rest, OPERAND)
     u = tl.load(gate_weight + n * V + columns, mask=in_v & STATE_GATE, other=0.0).to(tl.float32)
 
-    query += b * query_b + n // query_group * query_n + rows
-    key += b * key_b + n // key_group * key_n + rows
-    value += b * value_b + n // value_group * value_n + columns
+    query += b * query_b + n // query_group * query_n
+    key += b * key_b + n // key_group * key_n
+    value += b * value_b + n // value_group * value_n
     forget += b * forget_b + n // forget_group * forget_n
     keep += b * T
-    output += ((tile * B + b) * T * N + n) * V + columns
-    borders += (b * tl.cdiv(T, C) * N + n) * K * V + cells
+    output += ((tile * B + b) * T * N + n) * V
+    borders += (b * tl.cdiv(T, C) * N + n) * K * V
     h = tl.load(state + (b * N + n) * K * V + cells, mask=inside, other=0.0)  # (BK, BV)
     for t in range(T):
         if RESET:
@@ -74,18 +74,18 @@ def scan_forward(
             keep += 1
         if SAVE:  # noqa: SIM102 - the outer one is decided when compiling
             if t % C == 0:
-                tl.store(borders, h, mask=inside)
+                tl.store(borders + cells, h, mask=inside)
                 borders += N * K * V
-        q = tl.load(query, mask=in_k, other=0.0).to(tl.float32)
-        k = tl.load(key, mask=in_k, other=0.0).to(tl.float32)
-        v = tl.load(value, mask=in_v, other=0.0).to(tl.float32)
+        q = tl.load(query + rows, mask=in_k, other=0.0).to(tl.float32)
+        k = tl.load(key + rows, mask=in_k, other=0.0).to(tl.float32)
+        v = tl.load(value + columns, mask=in_v, other=0.0).to(tl.float32)
         f = tl.load(forget).to(tl.float32)
         _, z, gate, _ = step(
             h, k, v, f, diagonal, rest, u, WEIGHT, PHI, STATE_GATE, DELTA, PRECISE, OPERAND
         )
         h = z + gate * (h - z)
         y = tl.sum(q[:, None] * h, axis=0)  # (BV)
-        tl.store(output, y.to(output.dtype.element_ty), mask=in_v)
+        tl.store(output + columns, y.to(output.dtype.element_ty), mask=in_v)
         query += query_t
         key += key_t
         value += value_t

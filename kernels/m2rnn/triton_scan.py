@@ -16,6 +16,7 @@ from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
 
 MAX_KEY, MAX_VALUE = 256, 64
+MAX_DELTA = 2048
 SCRATCH_BYTES = 256 * 2**20  # the rebuilt states of one launch
 PARTIAL_BYTES = 128 * 2**20  # the gradients that one launch leaves to be summed
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,7 +37,7 @@ def unsupported(
     reset: Tensor | None,
 ) -> str | None:
     """Why the Triton kernels cannot run this, or None if they can."""
-    del gate_weight, nonlinearity, clip, reset, key, weight, write
+    del gate_weight, nonlinearity, clip, reset, key, weight
     if interpreted():
         if query.device.type != "cpu":
             return "TRITON_INTERPRET=1 runs kernels on the CPU; unset it or move the tensors there"
@@ -49,6 +50,9 @@ def unsupported(
             return f"{name} is {x.dtype}; the kernels take float32, bfloat16 and float16"
     if query.shape[3] > MAX_KEY or value.shape[3] > MAX_VALUE:
         return f"K={query.shape[3]}, V={value.shape[3]}; they reach to K={MAX_KEY}, V={MAX_VALUE}"
+    padded = plan(1, query.shape[3], value.shape[3], delta=True)
+    if write == "delta" and padded.BK * padded.BV > MAX_DELTA:
+        return f"the delta write needs a whole head in registers, K V at most {MAX_DELTA} (padded)"
     return None
 
 
@@ -105,11 +109,14 @@ class Plan:
 
 
 def plan(N: int, K: int, V: int, *, delta: bool) -> Plan:
-    """One warp for each row tile where the rows are independent; all rows together for delta."""
+    """Tiles of 16 rows where rows are independent, all rows together for delta.
+
+    The warps are what keeps the backward's registers from spilling (tests/kernels compile it).
+    """
     BV = max(16, triton.next_power_of_2(V))
     rows = max(16, triton.next_power_of_2(K))
-    BK = rows if delta else min(rows, 32 if BV == 16 else 16)
-    warps = min(16, max(1, BK * BV // 512))
+    BK = rows if delta else 16
+    warps = max(1, BK * BV // (256 if BV == 16 or delta else 128))
     tiles = triton.cdiv(K, BK)
     C = 64
     while C > 16 and N * tiles * BK * BV * 4 * C > SCRATCH_BYTES:
