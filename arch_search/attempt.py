@@ -63,7 +63,8 @@ class Attempt:
         while True:
             latest = None if run.result() else run.latest_checkpoint()
             resumed = {"attempt": latest[1], "step": latest[0]} if latest else None
-            lease = {**this_process(), "experiment": experiment, "resumed_from": resumed}
+            lease = {**this_process(), "claimed": time.time(), "experiment": experiment}
+            lease["resumed_from"] = resumed
             write_atomic(made / "lease.json", dump_json(lease))
             number = max((a.number for a in run.attempts()), default=0) + 1
             folder = run.attempt(number)
@@ -88,14 +89,16 @@ class Attempt:
         if isinstance(error, Exception) and not isinstance(error, Stopped | Fenced | Diverged):
             text = "".join(traceback.format_exception(kind, error, trace))
             write_atomic(self.folder.path / "traceback.txt", text)
-        self._end(*_how_it_ended(error))
+        state, reason = _how_it_ended(error)
+        diverged = error.step if isinstance(error, Diverged) else -1
+        self.end(state, reason, final=isinstance(error, Diverged), step=diverged)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Metrics after optimiser step `step`; log them before that step's checkpoint."""
         self._journal.append("metrics", step=step, values=values)
 
     def stream(self, step: int, tokens: str) -> None:
-        """The beginning of the hash of all tokens seen up to `step`: it tells where streams part."""
+        """The beginning of the hash of all tokens up to `step`: it tells where streams part."""
         self._journal.append("stream", step=step, tokens=tokens)
 
     def event(self, text: str) -> None:
@@ -164,6 +167,20 @@ class Attempt:
         if self.folder.end() is not None:
             raise Fenced("this attempt was given up for lost")
 
+    def end(self, state: str, reason: str, *, final: bool = False, step: int = -1) -> None:
+        """Stop beating and say how the attempt ended, unless that was said already.
+
+        Args:
+            final: the same run would end so again.
+            step: where it ended; the last step in the journal if negative.
+        """
+        self._ended.set()
+        self._beat.join()
+        self._journal.sync()
+        self._journal.close()
+        step = last_step(self.folder) if step < 0 else step
+        self.folder.write_end(state, reason, step=step, time=time.time(), final=final)
+
     def request_stop(self, state: Literal["KILLED", "PREEMPTED"], reason: str) -> None:
         """Make the next `check` raise Stopped; safe in a signal handler."""
         self._asked = (state, reason)
@@ -191,30 +208,22 @@ class Attempt:
             with contextlib.suppress(OSError):  # a full disk must not end the run from here
                 write_atomic(self.folder.path / "lease.json", dump_json(lease), durable=False)
 
-    def _end(self, state: str, reason: str, final: bool) -> None:
-        self._ended.set()
-        self._beat.join()
-        self._journal.sync()
-        self._journal.close()
-        step = last_step(self.folder)
-        self.folder.write_end(state, reason, step=step, time=time.time(), final=final)
 
-
-def _how_it_ended(error: BaseException | None) -> tuple[str, str, bool]:
-    """State, reason, and whether the same run would end so again."""
+def _how_it_ended(error: BaseException | None) -> tuple[str, str]:
+    """The state and reason that an exception stands for."""
     match error:
         case None:
-            return "FINISHED", "", False
+            return "FINISHED", ""
         case Stopped():
-            return error.state, error.reason, False
+            return error.state, error.reason
         case Fenced():
-            return "LOST", str(error), False
+            return "LOST", str(error)
         case Diverged():
-            return "FAILED", str(error), True
+            return "FAILED", str(error)
         case KeyboardInterrupt():
-            return "KILLED", "interrupted", False
+            return "KILLED", "interrupted"
         case _:
-            return "FAILED", f"{type(error).__name__}: {error}", False
+            return "FAILED", f"{type(error).__name__}: {error}".strip()
 
 
 def _sync_tree(folder: Path) -> None:

@@ -1,0 +1,126 @@
+"""How an experiment stands, read from the storage root alone: torch-free, for every reader."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arch_search.journal import Record, read_journal
+from arch_search.lease import holder_lives, is_live
+from arch_search.spec import Plan, PlannedRun
+from arch_search.storage import AttemptFolder, ExperimentFolder, Root, RunFolder
+
+AT_WORK = ("STARTING", "RUNNING", "STOPPING")  # what a driver says while it lives
+TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """One run as it stands. `values` are the metrics that it logged last."""
+
+    name: str  # experiment/arm/seed
+    arm: str
+    seed: int
+    hash: str
+    state: str  # PENDING, RUNNING, FINISHED, FAILED, KILLED, PREEMPTED or LOST
+    reason: str
+    attempts: int
+    step: int
+    steps: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentStatus:
+    """An experiment as it stands. `driver` is what its driver says, or LOST if that is gone."""
+
+    name: str
+    driver: str  # NONE, STARTING, RUNNING, STOPPING, FINISHED, FAILED, STOPPED or LOST
+    reason: str
+    tracking: str  # how far MLflow is behind; empty if it is not
+    runs: tuple[RunStatus, ...]
+
+    @property
+    def is_live(self) -> bool:
+        return self.driver in AT_WORK
+
+    def count(self, state: str) -> int:
+        return sum(run.state == state for run in self.runs)
+
+
+def driver_state(folder: ExperimentFolder) -> tuple[str, str]:
+    """What the driver says of itself and why; LOST if it said that it works and is gone."""
+    driver = folder.read("driver.json")
+    state, reason = driver.get("state", "NONE"), driver.get("reason", "")
+    if state in AT_WORK and not holder_lives(driver, folder.path / "driver.json"):
+        return "LOST", f"process {driver['pid']} on {driver['host']} is gone"
+    return state, reason
+
+
+def run_state(run: RunFolder, plan: Plan) -> tuple[str, str]:
+    """A run's state within a plan, and the reason of its last attempt's end."""
+    attempts = run.attempts()
+    if run.is_complete(plan.evaluations):
+        return "FINISHED", ""
+    if not attempts:
+        return "PENDING", ""
+    end = attempts[-1].end()
+    if end is None:
+        return ("RUNNING", "") if is_live(attempts[-1]) else ("LOST", "its process is gone")
+    if end["state"] == "FINISHED":
+        missing = ", ".join(e.task for e in run.missing(plan.evaluations))
+        return "PENDING", f"to be evaluated: {missing}"
+    return end["state"], end["reason"]
+
+
+def read_status(root: Root, name: str) -> ExperimentStatus:
+    """Read everything that `status` shows. Raises UsageError if there is no such experiment."""
+    folder = root.experiment(name)
+    plan = folder.plan()
+    state, reason = driver_state(folder)
+    return ExperimentStatus(
+        name=name,
+        driver=state,
+        reason=reason,
+        tracking=folder.read("tracking.json").get("behind", ""),
+        runs=tuple(_read_run(root, plan, planned) for planned in plan.runs),
+    )
+
+
+def _read_run(root: Root, plan: Plan, planned: PlannedRun) -> RunStatus:
+    run = root.run(planned.hash)
+    attempts = run.attempts()
+    last = _last_metrics(attempts)
+    state, reason = run_state(run, plan)
+    return RunStatus(
+        name=f"{plan.name}/{planned.arm}/{planned.seed}",
+        arm=planned.arm,
+        seed=planned.seed,
+        hash=planned.hash,
+        state=state,
+        reason=reason,
+        attempts=len(attempts),
+        step=planned.spec.steps if run.result() else (last.step if last else 0),
+        steps=planned.spec.steps,
+        values=last.values if last else {},
+    )
+
+
+def _last_metrics(attempts: tuple[AttemptFolder, ...]) -> Record | None:
+    """The newest metrics of the newest attempt that wrote any."""
+    for attempt in reversed(attempts):
+        metrics = [r for r in _tail(attempt.journal) if r.kind == "metrics"]
+        if metrics:
+            return metrics[-1]
+    return None
+
+
+def _tail(journal: Path) -> list[Record]:
+    size = journal.stat().st_size if journal.exists() else 0
+    records, _ = read_journal(journal, max(0, size - TAIL_BYTES))
+    return records
+
+
+def as_rows(status: ExperimentStatus) -> list[dict[str, Any]]:
+    """A row a run with plain values, for JSON and tables."""
+    fields = ("name", "arm", "seed", "hash", "state", "reason", "attempts", "step", "steps")
+    return [{**{f: getattr(run, f) for f in fields}, "values": run.values} for run in status.runs]

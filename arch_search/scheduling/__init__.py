@@ -1,0 +1,1 @@
+"""Drivers, workers and jobs on Ray: the only place that knows Ray."""

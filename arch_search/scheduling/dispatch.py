@@ -1,0 +1,176 @@
+"""Which run to start next, and what to do when one ends: no run's failure harms another."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from arch_search.attempt import Attempt
+from arch_search.lease import is_live, last_step
+from arch_search.scheduling.session import Session
+from arch_search.spec import Plan, PlannedRun
+from arch_search.storage import ExperimentFolder, Root, RunFolder
+
+MAX_DEATHS = 3  # workers that may die one after the other without a new checkpoint
+GRACE_SECONDS = 60.0  # what a run gets to stop by itself
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Deaths:
+    """How often a run's worker died since its checkpoints last advanced."""
+
+    count: int = 0
+    furthest: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Dispatcher:
+    """Keeps up to `limit` runs of a plan in the air until none is left to start."""
+
+    root: Root
+    folder: ExperimentFolder
+    plan: Plan
+    session: Session
+    execute: str
+    since: float  # when this driver was launched (unix seconds); a failure after it is not retried
+    limit: int = 0  # 0: as many as the cluster holds
+    _flying: dict[Any, PlannedRun] = field(default_factory=dict)
+    _deaths: dict[str, _Deaths] = field(default_factory=dict)
+    _stop_asked: float = 0.0
+    _cancelled: bool = False
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stop_asked > 0
+
+    def tick(self, seconds: float = 1.0) -> bool:
+        """Start what can start, take in what ended. False when nothing is left to do."""
+        if not self._stop_asked and self.folder.stop.exists():
+            log.info("asked to stop: waiting for %d runs", len(self._flying))
+            self._stop_asked = time.monotonic()
+        left = [] if self.is_stopping else self._left()
+        self._launch(left)
+        if not left and not self._flying:
+            return False
+        for reference in self.session.wait(list(self._flying), seconds=seconds):
+            self._take_in(self._flying.pop(reference), self.session.outcome(reference))
+        if self.is_stopping and time.monotonic() - self._stop_asked > GRACE_SECONDS:
+            self._end_by_force()
+        return True
+
+    def progress(self) -> int:
+        """Grows whenever a run's checkpoints advance or it finishes."""
+        total = 0
+        for planned in self.plan.runs:
+            run = self.root.run(planned.hash)
+            latest = run.latest_checkpoint()
+            total += (latest[0] if latest else 0) + (run.result() is not None)
+        return total
+
+    def _left(self) -> list[PlannedRun]:
+        """Runs that are neither in the air nor at their end, in the plan's order."""
+        flying = {planned.hash for planned in self._flying.values()}
+        return [p for p in self.plan.runs if p.hash not in flying and not self._is_over(p)]
+
+    def _is_over(self, planned: PlannedRun) -> bool:
+        run = self.root.run(planned.hash)
+        if run.is_complete(self.plan.evaluations):
+            return True
+        attempts = run.attempts()
+        end = attempts[-1].end() if attempts else None
+        if end is None:
+            return False
+        return end["final"] or (end["state"] in ("FAILED", "KILLED") and end["time"] >= self.since)
+
+    def _launch(self, left: list[PlannedRun]) -> None:
+        if not left:
+            return
+        room = self.session.capacity(self.plan.resources)
+        room = (min(room, self.limit) if self.limit else room) - len(self._flying)
+        for planned in left:
+            if room <= 0:
+                return
+            if self._may_start(planned):
+                self._start(planned)
+                room -= 1
+
+    def _may_start(self, planned: PlannedRun) -> bool:
+        """Not while it waits after a death, nor while another experiment's driver has it."""
+        deaths = self._deaths.get(planned.hash)
+        if deaths is not None and time.monotonic() < deaths.not_before:
+            return False
+        attempts = self.root.run(planned.hash).attempts()
+        if not attempts or not is_live(attempts[-1]):
+            return True
+        return attempts[-1].lease().get("experiment") == self.folder.name
+
+    def _start(self, planned: PlannedRun) -> None:
+        plan, name = self.plan, self._name(planned)
+        log.info("%s starts (%s)", name, planned.hash)
+        reference = self.session.start(
+            name,
+            plan.resources,
+            str(self.root.path),
+            planned.hash,
+            plan.name,
+            plan.log,
+            plan.resources,
+            plan.evaluations,
+            self.execute,
+            plan.resources.gpus > 0,
+        )
+        self._flying[reference] = planned
+
+    def _take_in(self, planned: PlannedRun, outcome: dict[str, Any] | str) -> None:
+        if isinstance(outcome, str):
+            self._worker_died(planned, outcome)
+            return
+        log.info(
+            "%s %s at step %s (attempt %s) %s",
+            self._name(planned),
+            outcome["state"],
+            outcome["step"],
+            outcome["attempt"],
+            outcome["reason"],
+        )
+
+    def _worker_died(self, planned: PlannedRun, why: str) -> None:
+        run = self.root.run(planned.hash)
+        deaths = self._deaths.setdefault(planned.hash, _Deaths())
+        latest = run.latest_checkpoint()
+        step = latest[0] if latest else 0
+        deaths.count = 1 if step > deaths.furthest else deaths.count + 1
+        deaths.furthest = max(step, deaths.furthest)
+        deaths.not_before = time.monotonic() + deaths.count - 1
+        log.warning("%s: its worker died (%s)", self._name(planned), why)
+        if self.is_stopping:
+            self._end_last(run, "KILLED", f"did not stop within {GRACE_SECONDS:g} s")
+        elif deaths.count >= MAX_DEATHS:
+            reason = f"{MAX_DEATHS} workers died without a new checkpoint; the last: {why}"
+            self._end_last(run, "FAILED", reason)
+        else:
+            self._end_last(run, "LOST", f"its worker died: {why}")
+
+    def _end_last(self, run: RunFolder, state: str, reason: str) -> None:
+        """End the attempt of ours that a dead worker left; make one if it died before its claim."""
+        attempts = run.attempts()
+        if attempts and attempts[-1].lease().get("experiment") == self.folder.name:
+            last, step = attempts[-1], last_step(attempts[-1])
+            if last.end() is None:
+                last.write_end(state, reason, step=step, time=time.time())
+            if state == "LOST" or (last.end() or {}).get("state") == state:
+                return
+        if state != "LOST":
+            Attempt.claim(run, experiment=self.folder.name).end(state, reason)
+
+    def _end_by_force(self) -> None:
+        if not self._cancelled:
+            log.warning("%d runs did not stop in time: killing them", len(self._flying))
+            self.session.cancel(list(self._flying))
+            self._cancelled = True
+
+    def _name(self, planned: PlannedRun) -> str:
+        return f"{self.plan.name}/{planned.arm}/{planned.seed}"

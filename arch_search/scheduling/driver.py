@@ -1,0 +1,168 @@
+"""The process that runs an experiment: `python -m arch_search.scheduling.driver --root R --name N`.
+
+It holds the experiment's lock, keeps runs in the air on Ray, and mirrors their journals to MLflow.
+All that it knows stands in the storage root, so that another driver can go on where it was killed.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+
+from arch_search.errors import UsageError
+from arch_search.files import dump_json, write_once
+from arch_search.lease import settle
+from arch_search.scheduling.dispatch import Dispatcher
+from arch_search.scheduling.presence import Presence
+from arch_search.scheduling.session import Session, clear, join, start_local
+from arch_search.scheduling.task import EXECUTE
+from arch_search.spec import Plan
+from arch_search.storage import ExperimentFolder, Root
+from arch_search.tracking.writer import Writer
+
+MAX_RESTARTS = 3  # of Ray, one after the other without any run's progress
+CATCH_UP_SECONDS = 60.0  # what MLflow gets to catch up when all runs have ended
+
+log = logging.getLogger("arch_search.driver")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run an experiment to its end. Exit code 0: all finished, 1: something failed, 2: misuse."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    root = Root(options.root).make()
+    folder = root.experiment(options.name)
+    try:
+        plan = folder.plan()
+        presence = Presence(folder, descriptor=options.lock_descriptor)
+    except UsageError as error:
+        log.error("%s", error)
+        return 2
+    clear(presence.left_behind)
+    settle(root, [root.run(planned.hash) for planned in plan.runs])
+    try:
+        state, reason = _drive(root, folder, plan, presence, options)
+    except Exception as error:
+        log.exception("the driver failed")
+        state, reason = "FAILED", f"{type(error).__name__}: {error}".splitlines()[0]
+    presence.say(state=state, reason=reason, ray_folder="")
+    presence.close()
+    log.info("%s %s", state, reason)
+    return 0 if state == "FINISHED" else 1
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="arch_search.scheduling.driver", description=__doc__)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--address", default="local", help="a Ray cluster to join; local: our own")
+    parser.add_argument("--execute", default=EXECUTE, help="what runs a run, as module:function")
+    parser.add_argument("--limit", type=int, default=0, help="runs at once; 0: what fits")
+    inherited = parser.add_argument_group("set when the driver replaces itself")
+    inherited.add_argument("--since", type=float, default=time.time())
+    inherited.add_argument("--lock-descriptor", type=int)
+    inherited.add_argument("--restarts", type=int, default=0)
+    inherited.add_argument("--progress", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def _drive(
+    root: Root,
+    folder: ExperimentFolder,
+    plan: Plan,
+    presence: Presence,
+    options: argparse.Namespace,
+) -> tuple[str, str]:
+    """Run the plan; returns the driver's end state and its reason."""
+    writer = Writer(root, plan)
+    writer.start()
+    try:
+        if not all(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs):
+            _run_all(root, folder, plan, presence, options)
+    finally:
+        behind = writer.close(CATCH_UP_SECONDS)
+    if behind:
+        log.warning("MLflow is behind: %s", behind)
+    return _outcome(root, folder, plan)
+
+
+def _outcome(root: Root, folder: ExperimentFolder, plan: Plan) -> tuple[str, str]:
+    done = sum(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs)
+    if done == len(plan.runs):
+        return "FINISHED", ""
+    count = f"{done} of {len(plan.runs)} runs finished"
+    return ("STOPPED" if folder.stop.exists() else "FAILED"), count
+
+
+def _run_all(
+    root: Root,
+    folder: ExperimentFolder,
+    plan: Plan,
+    presence: Presence,
+    options: argparse.Namespace,
+) -> None:
+    _stop_on_sigterm(folder)
+    session = start_local() if options.address == "local" else join(options.address)
+    _stop_on_sigterm(folder)  # once more: Ray has put its own handler there
+    presence.say(state="RUNNING", ray_folder=session.folder)
+    if session.is_local and not session.capacity(plan.resources):
+        session.close()
+        asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
+        raise UsageError(f"a run asks for {asked}, which this machine does not have")
+    dispatcher = Dispatcher(
+        root=root,
+        folder=folder,
+        plan=plan,
+        session=session,
+        execute=options.execute,
+        since=options.since,
+        limit=options.limit,
+    )
+    stopping = False
+    while dispatcher.tick():
+        if dispatcher.is_stopping and not stopping:
+            stopping = True
+            presence.say(state="STOPPING")
+        if why := session.broken():
+            _replace_self(session, dispatcher, presence, options, why)
+    session.close()
+
+
+def _stop_on_sigterm(folder: ExperimentFolder) -> None:
+    asked = dump_json({"state": "PREEMPTED", "reason": "the driver received SIGTERM"})
+    signal.signal(signal.SIGTERM, lambda *_: write_once(folder.stop, asked))
+
+
+def _replace_self(
+    session: Session,
+    dispatcher: Dispatcher,
+    presence: Presence,
+    options: argparse.Namespace,
+    why: str,
+) -> None:
+    """Begin anew in this process, with Ray's remains killed and the lock kept.
+
+    A driver cannot leave a cluster whose raylet or GCS died without hanging, or being aborted by
+    Ray's core; a new process image has no such past, and keeps its id, so nobody sees it leave.
+    """
+    log.warning("%s: starting Ray anew", why)
+    session.abandon()
+    progress = dispatcher.progress()
+    restarts = 1 if progress > options.progress else options.restarts + 1
+    if restarts > MAX_RESTARTS:
+        presence.say(state="FAILED", reason=f"Ray died {restarts} times without progress: {why}")
+        os._exit(1)  # leaving by the usual door would wait for the dead cluster
+    kept = ["--root", options.root, "--name", options.name, "--address", options.address]
+    kept += ["--execute", options.execute, "--limit", str(options.limit)]
+    kept += ["--since", repr(options.since), "--restarts", str(restarts)]
+    kept += ["--progress", str(progress), "--lock-descriptor", str(presence.hand_over())]
+    os.execv(sys.executable, [sys.executable, "-m", "arch_search.scheduling.driver", *kept])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

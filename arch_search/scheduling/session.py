@@ -1,0 +1,181 @@
+"""A Ray cluster of our own on this machine, or one that is joined.
+
+Ray is imported inside the functions: it reads its environment when it is imported.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from arch_search.errors import UsageError
+from arch_search.spec import ResourceSpec
+
+OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
+SERVICES = ("raylet", "gcs_server")
+
+
+def cpus_here() -> int:
+    """Processors that this process may use: its affinity, and its control group's quota."""
+    count = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        count = min(count, max(1, int(quota) // int(period)))
+    return count
+
+
+def set_authentication(*, own_cluster: bool) -> None:
+    """Choose RAY_AUTH_MODE explicitly, before Ray is imported.
+
+    A cluster of our own gets a fresh token that only the environment of this process and its
+    children holds: Ray's own choice would be a file that everyone can read.
+    """
+    if own_cluster:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+    elif "RAY_AUTH_MODE" not in os.environ:
+        given = any(k in os.environ for k in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+        kept = Path("~/.ray/auth_token").expanduser().exists()
+        os.environ["RAY_AUTH_MODE"] = "token" if given or kept else "disabled"
+
+
+@dataclass(kw_only=True, slots=True)
+class Session:
+    """A connection to Ray. `broken` says whether it still works."""
+
+    folder: str = ""  # the temporary folder of a cluster of our own
+    services: list[psutil.Process] = field(default_factory=list)
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.folder)
+
+    def broken(self) -> str:
+        """The service of our own cluster that died; empty while all live."""
+        for process in self.services:
+            with contextlib.suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    continue
+            return f"Ray's process {process.pid} died"
+        return ""
+
+    def capacity(self, resources: ResourceSpec) -> int:
+        """How many runs with these resources the cluster holds at once."""
+        import ray
+
+        total = ray.cluster_resources()
+        asked = {"CPU": resources.cpus, "GPU": resources.gpus}
+        return min(int(total.get(kind, 0) / share) for kind, share in asked.items() if share)
+
+    def start(self, name: str, resources: ResourceSpec, *arguments: Any) -> Any:
+        """Start one attempt; returns the reference of its outcome. Ray itself retries nothing."""
+        import ray
+
+        from arch_search.scheduling.task import perform
+
+        remote: Any = ray.remote(perform)
+        asked = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": 0}
+        return remote.options(name=name, **asked).remote(*arguments)
+
+    def wait(self, references: Sequence[Any], *, seconds: float) -> list[Any]:
+        """The references whose task is over; waits for one of them so long at most."""
+        import ray
+
+        if not references:
+            time.sleep(seconds)
+            return []
+        ready, _ = ray.wait(list(references), num_returns=1, timeout=seconds)
+        return ready
+
+    def outcome(self, reference: Any) -> dict[str, Any] | str:
+        """The end that the task returned, or why there is none: its worker died."""
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            return ray.get(reference)
+        except RayError as error:
+            said = str(error).strip().splitlines() or [""]
+            return f"{type(error).__name__}: {said[0].partition('. ')[0]}"
+
+    def cancel(self, references: Sequence[Any]) -> None:
+        """Kill the tasks' workers."""
+        import ray
+
+        for reference in references:
+            ray.cancel(reference, force=True)
+
+    def close(self) -> None:
+        """Leave Ray; a cluster of our own ends, and its folder with it."""
+        import ray
+
+        ray.shutdown()
+        clear(self.folder)
+
+    def abandon(self) -> None:
+        """Kill what is left of a broken cluster of our own."""
+        children = psutil.Process().children(recursive=True)
+        for process in children:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(children, timeout=10)
+        clear(self.folder)
+
+
+def clear(folder: str) -> None:
+    """Remove the temporary folder of a cluster of ours; only ever one that we named."""
+    path = Path(folder or "/")
+    if path.name.startswith("arch-search-") and path.parent == Path(tempfile.gettempdir()):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def start_local(cpus: int | None = None) -> Session:
+    """Start Ray on this machine for this process alone, in a folder that nobody else can enter."""
+    set_authentication(own_cluster=True)
+    _quiet()
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="arch-search-")  # mode 0700; Ray opens its own to everyone
+    ray.init(
+        address="local",
+        num_cpus=cpus or cpus_here(),
+        include_dashboard=False,
+        log_to_driver=False,
+        configure_logging=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        _temp_dir=f"{folder}/ray",
+    )
+    children = psutil.Process().children()
+    return Session(folder=folder, services=[c for c in children if c.name() in SERVICES])
+
+
+def join(address: str) -> Session:
+    """Join a running cluster. Raises UsageError if it does not answer or refuses the token."""
+    set_authentication(own_cluster=False)
+    _quiet()
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UsageError(
+            f"Ray cluster {address}: {first} Is it running, and are RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set if it wants a token?"
+        ) from None
+    return Session()
+
+
+def _quiet() -> None:
+    os.environ.setdefault("RAY_SCHEDULER_EVENTS", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

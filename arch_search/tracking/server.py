@@ -1,0 +1,120 @@
+"""Where MLflow's data go: the address, whether it answers, and the making of a database."""
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from arch_search.errors import UsageError
+from arch_search.storage import Root
+
+PROBE_SECONDS = 10.0
+SQLITE = "sqlite:///"
+SERVERS = ("http", "https")
+DATABASES = ("postgresql", "mysql", "mssql")
+
+
+def tracking_address(root: Root, uri: str = "") -> str:
+    """The URI to use: the root's own database if none is given; SQLite by absolute path.
+
+    SQLite gets a timeout of 60 s, without which a second reader makes writes fail.
+    Raises UsageError for a scheme that cannot hold an experiment.
+    """
+    uri = uri or f"{SQLITE}{root.path / 'mlflow.db'}"
+    scheme = urlsplit(uri).scheme.split("+")[0]
+    if scheme == "sqlite":
+        path, _, query = uri.removeprefix(SQLITE).partition("?")
+        options = {"timeout": "60", **dict(parse_qsl(query))}
+        return f"{SQLITE}{Path(path).expanduser().absolute()}?{urlencode(options)}"
+    if scheme not in (*SERVERS, *DATABASES):
+        raise UsageError(
+            f"tracking address {uri!r}: expected http(s)://server, sqlite:///path or another "
+            "database; leave it out for a database under the storage root"
+        )
+    return uri
+
+
+def probe(uri: str) -> None:
+    """Raise UsageError, in one line and within about 10 s, if MLflow cannot be reached there."""
+    scheme = urlsplit(uri).scheme.split("+")[0]
+    if scheme == "sqlite":
+        _probe_file(_sqlite_path(uri))
+    elif scheme in SERVERS:
+        _bounded(uri, lambda: _search(uri))
+    else:
+        _bounded(uri, lambda: _connect(uri))
+
+
+def prepare(uri: str) -> None:
+    """Make an SQLite database, or bring up its schema, once: a second maker waits for the first."""
+    if not uri.startswith(SQLITE):
+        return
+    path = _sqlite_path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    with path.with_name(path.name + ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _search(uri)
+
+
+def _sqlite_path(uri: str) -> Path:
+    return Path(uri.removeprefix(SQLITE).partition("?")[0])
+
+
+def _probe_file(path: Path) -> None:
+    folder = next(parent for parent in path.parents if parent.exists())
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageError(
+            f"tracking database {path} cannot be written; choose another with tracking.uri"
+        )
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(16) != b"SQLite format 3\0":
+                raise UsageError(f"tracking database {path} is no SQLite file")
+
+
+def _search(uri: str) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+
+
+def _connect(uri: str) -> None:
+    from sqlalchemy import create_engine
+
+    create_engine(uri).connect().close()
+
+
+def _bounded(uri: str, reach: Callable[[], None]) -> None:
+    """Call `reach`; give up after PROBE_SECONDS, whatever the library below would wait for."""
+    failed: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            reach()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    where = urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition("@")[2]).geturl()
+    if thread.is_alive():
+        raise UsageError(f"tracking server {where} gives no answer within {PROBE_SECONDS:g} s")
+    if failed:
+        why = _reason(failed[0])
+        raise UsageError(
+            f"tracking server {where} cannot be used ({why}); start it, or leave tracking.uri out "
+            "for a database under the storage root"
+        )
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    for known in ("Connection refused", "Name or service not known", "No route to host"):
+        if known in text:
+            return known.lower()
+    return text[:120] or type(error).__name__

@@ -1,0 +1,126 @@
+"""The one writer: a thread of the driver that mirrors the journals. MLflow never holds up a run."""
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arch_search.progress import AT_WORK, driver_state
+from arch_search.spec import Plan
+from arch_search.storage import ExperimentFolder, Root
+from arch_search.tracking.server import tracking_address
+
+if TYPE_CHECKING:
+    from arch_search.tracking.mirror import Mirror
+
+PUSH_SECONDS = 2.0
+OUTAGE_SECONDS = 15.0  # between two tries while MLflow does not answer
+
+log = logging.getLogger(__name__)
+
+
+class Writer(threading.Thread):
+    """Pushes what is durable every few seconds; through an outage it keeps trying."""
+
+    def __init__(self, root: Root, plan: Plan) -> None:
+        super().__init__(name="tracking", daemon=True)
+        self._closing = threading.Event()
+        self._pushing = Pushes(root, plan)
+
+    def run(self) -> None:
+        while not self._closing.is_set():
+            failed = self._pushing.try_push(driver_lives=True)
+            self._closing.wait(OUTAGE_SECONDS if failed else PUSH_SECONDS)
+        while self._pushing.try_push(driver_lives=False, ending=True):
+            self._closing.clear()
+            self._closing.wait(PUSH_SECONDS)
+
+    def close(self, seconds: float) -> str:
+        """Push the rest, for so long at most; returns why MLflow is behind, empty if it is not."""
+        self._closing.set()
+        self.join(seconds)
+        behind = (self._pushing.failure or "it is slow") if self.is_alive() else ""
+        if self.is_alive():
+            self._pushing.note(behind)
+        return behind
+
+
+class Pushes:
+    """Tries to push, remembers why it failed, and says in tracking.json what MLflow has."""
+
+    def __init__(self, root: Root, plan: Plan) -> None:
+        self._root, self._plan = root, plan
+        self._folder: ExperimentFolder = root.experiment(plan.name)
+        self._mirror: Mirror | None = None
+        self.failure = ""
+
+    def try_push(self, *, driver_lives: bool, ending: bool = False) -> str:
+        """Push once; returns why it failed, empty if it did not."""
+        try:
+            self._push(driver_lives=driver_lives, ending=ending)
+        except Exception as error:  # whatever MLflow, a database or the network raises
+            failure = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            if not self.failure:
+                log.warning("MLflow does not take the metrics, they wait: %s", failure)
+            self._mirror = None  # what it took before it failed is asked for again
+            self.failure = failure
+            self.note(failure)
+            return failure
+        if self.failure:
+            log.info("MLflow answers again and has caught up")
+        self.failure = ""
+        return ""
+
+    def note(self, behind: str) -> None:
+        """Keep the ids of what MLflow has, and how it is behind, for readers without MLflow."""
+        said = self._folder.read("tracking.json") | {"behind": behind}
+        if self._mirror is not None:
+            said |= {
+                "uri": tracking_address(self._root, self._plan.tracking_uri),
+                "experiment_id": self._mirror.experiment_id,
+                "runs": self._mirror.ids(),
+                "open": self._mirror.open_runs(),
+            }
+        if said != self._folder.read("tracking.json"):
+            self._folder.write("tracking.json", said)
+
+    def _push(self, *, driver_lives: bool, ending: bool) -> None:
+        if self._mirror is None:
+            from arch_search.tracking.mirror import Mirror  # seconds of imports, off the main path
+
+            uri = tracking_address(self._root, self._plan.tracking_uri)
+            self._mirror = Mirror(self._root, self._plan, uri)
+        self._mirror.push(driver_lives=driver_lives)
+        if ending:
+            self._mirror.summarise()
+        self.note("")
+
+
+def reconcile(root: Root, plan: Plan) -> str:
+    """Make MLflow say what the root says, once; returns why it could not. For dead drivers."""
+    alive = driver_state(root.experiment(plan.name))[0] in AT_WORK
+    return Pushes(root, plan).try_push(driver_lives=alive, ending=not alive)
+
+
+def rebuild(root: Root, name: str, uri: str = "") -> None:
+    """Bring an MLflow, empty or not, to what the root holds of an experiment.
+
+    Args:
+        uri: where to; the plan's own address if empty.
+    """
+    from arch_search.tracking.mirror import Mirror
+
+    plan = root.experiment(name).plan()
+    mirror = Mirror(root, plan, tracking_address(root, uri or plan.tracking_uri))
+    mirror.push(driver_lives=False)
+    mirror.summarise()
+
+
+def attach_report(root: Root, name: str, paths: Iterable[Path], headline: dict[str, float]) -> None:
+    """Log a report's files and headline numbers to the experiment's summary run."""
+    from arch_search.tracking.mirror import Mirror
+
+    plan = root.experiment(name).plan()
+    mirror = Mirror(root, plan, tracking_address(root, plan.tracking_uri))
+    mirror.attach(paths, headline)
