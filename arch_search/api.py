@@ -17,7 +17,7 @@ def plan(
     file: str | PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    root: str | PathLike[str] | None = None,
+    root: str | Path | None = None,
 ) -> Plan:
     """What an experiment file would run: arms, runs, sizes. Runs nothing.
 
@@ -26,14 +26,14 @@ def plan(
     """
     from arch_search.planning import make_plan  # imports torch
 
-    return make_plan(Path(file), Root.open(_text(root)), overrides)
+    return make_plan(Path(file), Root(root).make(), overrides)
 
 
 def submit(
     file: str | PathLike[str],
     overrides: Sequence[str] = (),
     *,
-    root: str | PathLike[str] | None = None,
+    root: str | Path | None = None,
     address: str | None = None,
     wait: bool = True,
 ) -> str:
@@ -46,17 +46,13 @@ def submit(
     """
     from arch_search.commands.submit import submit_file
 
-    return submit_file(Path(file), overrides, Root.open(_text(root)), address=address, wait=wait)
+    return submit_file(Path(file), overrides, Root(root).make(), address=address, wait=wait)
 
 
-def results(name: str, *, root: str | PathLike[str] | None = None) -> pd.DataFrame:
+def results(name: str, *, root: str | Path | None = None) -> pd.DataFrame:
     """One row a run of an experiment: arm, factors, seed, how it ended, what it measured.
 
     Raises:
         UsageError: no experiment of this name.
     """
-    return _results(name, Root.open(_text(root)))
-
-
-def _text(root: str | PathLike[str] | None) -> str | None:
-    return None if root is None else str(root)
+    return _results(name, Root(root))

@@ -4,6 +4,7 @@ The only place where a file's words become frozen data. It uses torch's meta dev
 count blocks; what comes after (driver, writer, status, compare) reads the result without torch.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -174,7 +175,8 @@ class _Model:
             build_on_meta(kind, options, width=model.width, depth=len(self.names))
         except ValueError as error:
             raise UsageError(f"block {name}: {error}") from None
-        return LayerSpec(kind=kind, options=asdict(options), mlp_width=model.mlp.width)
+        frozen = json.loads(json.dumps(asdict(options)))  # as it will be read back
+        return LayerSpec(kind=kind, options=frozen, mlp_width=model.mlp.width)
 
 
 def build_on_meta(kind: str, options: Any, *, width: int, depth: int) -> Any:

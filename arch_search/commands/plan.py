@@ -29,7 +29,7 @@ def plan(
     """Arms, runs, sizes, disk and time, and what looks confounded. Runs nothing."""
     from arch_search.planning import make_plan  # imports torch, which other commands do without
 
-    root = Root.open()
+    root = Root().make()
     made = make_plan(file, root, overrides or [])
     if as_json:
         print(json.dumps({**asdict(made), "estimate": estimate(made, root)}, indent=1))

@@ -79,7 +79,7 @@ class PerplexityOptions:
     """window: tokens seen at once (0: the training length). tokens_per_document: 0 for all."""
 
     window: int = 0
-    tokens_per_document: int = 16_384
+    tokens_per_document: int = 8_192
     documents: int = 0  # the first so many of the split; 0 for all
 
 
