@@ -1,5 +1,6 @@
-"""The gated delta rule: a step-by-step truth and a chunked form. See `gated_delta`."""
+"""The gated delta rule and product: a step-by-step truth and a chunked form."""
 
 from kernels.gated_delta.chunked import gated_delta
+from kernels.gated_delta.product import gated_delta_product
 
-__all__ = ["gated_delta"]
+__all__ = ["gated_delta", "gated_delta_product"]
