@@ -52,9 +52,8 @@ def compare(
 def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> Comparison:
     """As `compare`, on records that were read already."""
     metric = metric or experiment.plan.primary.metric
-    finished = [run for run in experiment.runs if run.state == "FINISHED"]
-    control = check_control(experiment, finished)
-    table = _metric_table(experiment, finished, metric)
+    control = check_control(experiment, experiment.trained)
+    table = metric_table(experiment, metric)
     baseline = experiment.baseline.name
     model, permutation = None, None
     if baseline in set(table["arm"]):
@@ -66,7 +65,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         share = None  # it was stated for the primary metric alone
     margin = _margin(model, share)
     judge = partial(verdict, better=direction(metric), margin=margin, share=share)
-    outcomes = _outcomes(experiment, table, model, permutation, judge)
+    outcomes = _outcomes(experiment, metric, table, model, permutation, judge)
     return Comparison(
         name=experiment.plan.name,
         question=experiment.plan.question,
@@ -90,26 +89,29 @@ def comparison_table(comparison: Comparison) -> pd.DataFrame:
     return table
 
 
-def _metric_table(experiment: Experiment, finished: list[RunRecord], metric: str) -> pd.DataFrame:
-    if not finished:
+def metric_table(experiment: Experiment, metric: str) -> pd.DataFrame:
+    """Columns arm, seed, value: the finite values of a final metric, arms in the plan's order.
+
+    Raises:
+        UsageError: nothing has finished, or no run measured the metric.
+    """
+    known = sorted({name for run in experiment.trained for name in run.metrics})
+    if not known:
         raise UsageError(
             f"no run of {experiment.plan.name!r} has finished yet; see "
             f"`arch-search status {experiment.plan.name}`"
         )
-    known = sorted({name for run in finished for name in run.metrics})
     if metric not in known:
         close = difflib.get_close_matches(metric, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise UsageError(f"no run measured {metric!r}; measured were {', '.join(known)}.{hint}")
-    order = {arm.name: i for i, arm in enumerate(experiment.plan.arms)}
     rows = [
-        {"arm": run.arm.name, "seed": run.planned.seed, "value": float(run.metrics[metric])}
-        for run in sorted(finished, key=lambda run: order[run.arm.name])
+        (arm.name, run.planned.seed, float(run.metrics[metric]))
+        for arm in experiment.plan.arms
+        for run in experiment.of_arm(arm.name)
         if metric in run.metrics and math.isfinite(run.metrics[metric])
     ]
-    table = pd.DataFrame(rows, columns=["arm", "seed", "value"])
-    table.attrs["metric"] = metric
-    return table
+    return pd.DataFrame(rows, columns=["arm", "seed", "value"])
 
 
 def _margin(model: BlockedModel | None, share: float | None) -> float | None:
@@ -121,6 +123,7 @@ def _margin(model: BlockedModel | None, share: float | None) -> float | None:
 
 def _outcomes(
     experiment: Experiment,
+    metric: str,
     table: pd.DataFrame,
     model: BlockedModel | None,
     permutation: PermutationCheck | None,
@@ -132,7 +135,7 @@ def _outcomes(
     outcomes = []
     for arm in sorted(experiment.plan.arms, key=lambda arm: arm.name != baseline):
         runs = experiment.of_arm(arm.name)
-        failed = sum(_failed(run, table.attrs["metric"]) for run in runs)
+        failed = sum(_failed(run, metric) for run in runs)
         values = table.loc[table["arm"] == arm.name, "value"]
         mean, difference = means.get(arm.name), differences.get(arm.name)
         outcomes.append(
@@ -160,5 +163,6 @@ def _outcomes(
 
 
 def _failed(run: RunRecord, metric: str) -> bool:
-    not_finite = metric in run.metrics and not math.isfinite(run.metrics[metric])
-    return run.state == "FAILED" or not_finite
+    if metric in run.metrics:
+        return not math.isfinite(run.metrics[metric])
+    return run.state == "FAILED"

@@ -6,7 +6,6 @@ A difference that the experiment declares as a factor (its arms name it) is allo
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from arch_search.errors import UsageError
@@ -173,19 +172,24 @@ def _said(what: str, runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
-    keys = {key for run in runs for key in _result(run)["environment"]}
-    for key in sorted(keys - {"backends"}):  # arms of other blocks use other backends
-        seen = _groups(runs, partial(_environment, key=key))
+    """Where runs were made under unequal circumstances that the hashes do not cover."""
+    keys = {key for run in runs for key in _circumstances(run)}
+    for key in sorted(keys):
+        having = [run for run in runs if key in _circumstances(run)]
+        seen = _groups(having, lambda run, key=key: str(_circumstances(run)[key]))
         if len(seen) > 1:
-            yield f"Unequal {key.replace('_', ' ')} between runs: {'; '.join(seen)}."
-    for arm, group in _groups(runs, lambda run: run.arm.name).items():
-        backends = _groups(group, partial(_environment, key="backends"))
-        if len(backends) > 1:
-            yield f"Arm {arm} ran on unequal kernel backends: {'; '.join(backends)}."
+            listed = "; ".join(f"{value or 'none'} ({_names(who)})" for value, who in seen.items())
+            yield f"Unequal {key} between runs: {listed}."
 
 
-def _environment(run: RunRecord, *, key: str) -> str:
-    return repr(_result(run)["environment"].get(key))
+def _circumstances(run: RunRecord) -> dict[str, Any]:
+    """The environment, with the kernel backend of each kind of block under a name of its own."""
+    environment = dict(_result(run)["environment"])
+    backends = environment.pop("backends", {})
+    versions = environment.pop("versions", {})
+    named = {key.replace("_", " "): value for key, value in environment.items()}
+    named |= {f"version of {package}": value for package, value in versions.items()}
+    return named | {f"kernel backend of {kind}": value for kind, value in backends.items()}
 
 
 def _kinds(run: RunRecord) -> tuple[str, ...]:

@@ -116,8 +116,8 @@ def _resolution(
         relative = f" ({100 * max(visible) / abs(base):.2g} % of the baseline)" if base else ""
         yield (
             f"With {model.df} degrees of freedom and a noise of {model.residual_sd:.2g} a run "
-            f"once seeds are blocks, this design finds a true difference of {max(visible):.2g}{relative} four "
-            "times in five."
+            "once seeds are blocks, this design finds a true difference of "
+            f"{max(visible):.2g}{relative} four times in five."
         )
         if margin is not None and share is not None and max(visible) > margin:
             yield (

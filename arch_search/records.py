@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from arch_search.errors import UsageError
 from arch_search.journal import read_curve
+from arch_search.progress import run_state
 from arch_search.spec import ArmSpec, EvaluationSpec, Plan, PlannedRun
 from arch_search.storage import ExperimentFolder, Root, RunFolder
 
@@ -25,7 +27,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunRecord:
-    """One run as it stands: FINISHED with a result, or how far it came."""
+    """One run as it stands. It has a result once it is trained, whatever is still to evaluate."""
 
     planned: PlannedRun
     arm: ArmSpec
@@ -58,6 +60,11 @@ class Experiment:
         """The arm marked as the baseline, or the first one."""
         return next((arm for arm in self.plan.arms if arm.is_baseline), self.plan.arms[0])
 
+    @property
+    def trained(self) -> tuple[RunRecord, ...]:
+        """The runs that have a result; an evaluation may still be missing."""
+        return tuple(run for run in self.runs if run.result is not None)
+
     def of_arm(self, arm: str) -> tuple[RunRecord, ...]:
         """The runs of one arm."""
         return tuple(run for run in self.runs if run.arm.name == arm)
@@ -67,16 +74,23 @@ def read_experiment(name: str, root: Root | Path | str | None = None) -> Experim
     """Read an experiment's plan and everything its runs recorded.
 
     Raises:
-        UsageError: no experiment of this name; the message names the nearest.
+        UsageError: no experiment of this name (the message names the nearest), or its plan was
+            written by another version.
     """
     where = root if isinstance(root, Root) else Root(root)
     folder = where.experiment(name)
     if not (folder.path / "plan.json").is_file():
         raise UsageError(_unknown(name, where))
-    plan = folder.plan()
+    try:
+        plan = folder.plan()
+    except ValidationError as error:
+        raise UsageError(
+            f"{folder.path / 'plan.json'} was written by another version of arch-search "
+            f"({error.error_count()} fields differ); read it with that version, or submit again"
+        ) from None
     arms = {arm.name: arm for arm in plan.arms}
     runs = tuple(
-        _read_run(planned, arms[planned.arm], where.run(planned.hash), plan.evaluations)
+        _read_run(planned, arms[planned.arm], where.run(planned.hash), plan)
         for planned in plan.runs
     )
     return Experiment(plan=plan, folder=folder, runs=runs)
@@ -126,25 +140,17 @@ def table(experiment: Experiment, name: str) -> pd.DataFrame:
     return joined.reindex(columns=first + [column for column in joined if column not in first])
 
 
-def _read_run(
-    planned: PlannedRun, arm: ArmSpec, folder: RunFolder, evaluations: tuple[EvaluationSpec, ...]
-) -> RunRecord:
-    attempts, result = folder.attempts(), folder.result()
-    state, reason = "PENDING", ""
-    if result is not None:
-        state = "FINISHED"
-    elif attempts:
-        end = attempts[-1].end() or {"state": "RUNNING", "reason": ""}
-        state, reason = end["state"], end["reason"]
+def _read_run(planned: PlannedRun, arm: ArmSpec, folder: RunFolder, plan: Plan) -> RunRecord:
+    state, reason = run_state(folder, plan)
     return RunRecord(
         planned=planned,
         arm=arm,
         folder=folder,
         state=state,
         reason=reason,
-        attempts=len(attempts),
-        result=result,
-        evaluations=tuple(_evaluations(folder, evaluations)),
+        attempts=len(folder.attempts()),
+        result=folder.result(),
+        evaluations=tuple(_evaluations(folder, plan.evaluations)),
     )
 
 

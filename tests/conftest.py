@@ -196,8 +196,8 @@ def _result(run: PlannedRun, stream: str) -> dict[str, Any]:
         },
         "environment": {"versions": {"torch": "2.13.0"}, "device": "cpu", "git_commit": "0123abc"},
         "attempt": 1,
-        "started": 100.0,
-        "ended": 150.0 + 6 * recurrent,
+        "started": 1_767_225_700.0,
+        "ended": 1_767_225_750.0 + 6 * recurrent,
     }
 
 

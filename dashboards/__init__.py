@@ -1,0 +1,1 @@
+"""Reports and pages over what was tracked."""

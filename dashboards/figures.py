@@ -1,0 +1,260 @@
+"""The figures of a report, each a self-contained SVG: charts by Altair, drawn without a browser."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import vl_convert
+
+from arch_search.compare import Comparison
+from arch_search.metric_names import label
+from arch_search.records import Experiment
+from dashboards.palette import INK, MUTED, SHADE, arm_colours, chart_style, mixer_colours
+
+WIDTH = 1_000
+MANY_ARMS = 7  # more than these get a panel each, beside the baseline
+
+
+def to_svg(chart: alt.TopLevelMixin) -> str:
+    """Draw a chart in the house style."""
+    spec = chart.to_dict()
+    spec["config"] = chart_style()
+    return vl_convert.vegalite_to_svg(spec)
+
+
+def layout_strips(experiment: Experiment) -> alt.TopLevelMixin:
+    """One row an arm, one cell a layer, coloured by mixer."""
+    order = arm_order(experiment)
+    rows = pd.DataFrame(
+        [
+            {"arm": arm.name, "layer": i, "mixer": layer.kind}
+            for arm in experiment.plan.arms
+            for i, layer in enumerate(arm.model.layers)
+        ]
+    )
+    kinds = list(dict.fromkeys(rows["mixer"]))
+    colours = mixer_colours(kinds)
+    layers = max(len(arm.model.layers) for arm in experiment.plan.arms)
+    return (
+        alt.Chart(rows)
+        .mark_rect(stroke="white", strokeWidth=2, cornerRadius=3)
+        .encode(
+            x=alt.X(
+                "layer:O", title="layer", axis=alt.Axis(labelAngle=0, domain=False, ticks=False)
+            ),
+            y=alt.Y("arm:N", sort=order, title=None, axis=_row_axis()),
+            color=alt.Color(
+                "mixer:N",
+                scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds]),
+                legend=alt.Legend(symbolType="square", symbolSize=160, symbolStrokeWidth=0),
+            ),
+        )
+        .properties(width=min(46 * layers, WIDTH - 160), height=alt.Step(30))
+    )
+
+
+def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame):
+    """Differences to the baseline with intervals; grey: too small to be seen four times in five.
+
+    Args:
+        values: columns arm, seed, value: each finished run on the metric.
+    """
+    outcomes = [outcome for outcome in comparison.arms if outcome.difference is not None]
+    order = [outcome.arm for outcome in outcomes]
+    found = pd.DataFrame(
+        [
+            {"arm": o.arm, "difference": o.difference, "low": o.low, "high": o.high,
+             "least": -o.resolvable if o.resolvable is not None else None,
+             "most": o.resolvable, "finding": o.verdict.split(":")[0]}
+            for o in outcomes
+        ]
+    )  # fmt: skip
+    y = alt.Y("arm:N", sort=order, title=None, axis=_row_axis())
+    title = f"difference to {comparison.baseline} in {label(comparison.metric)}"
+    base = alt.Chart(found)
+    scale = alt.Scale(zero=True, nice=False, padding=14)
+    layers: list[alt.Chart] = [
+        base.mark_bar(color=SHADE, height=30).encode(
+            x=alt.X("least:Q", title=title, scale=scale), x2="most:Q", y=y
+        ),
+        alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(x="at:Q"),
+    ]
+    if comparison.smallest_effect is not None:
+        edges = pd.DataFrame({"at": [-comparison.smallest_effect, comparison.smallest_effect]})
+        layers.append(alt.Chart(edges).mark_rule(color=MUTED, strokeDash=[4, 4]).encode(x="at:Q"))
+    paired = paired_differences(values, comparison.baseline)
+    colour = _arm_colour(experiment, legend=False)
+    layers += [
+        base.mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
+        alt.Chart(paired).mark_tick(thickness=1.5, size=14, opacity=0.55, yOffset=0)
+        .encode(x="difference:Q", y=y, color=colour),
+        base.mark_point(size=90, filled=True, opacity=1)
+        .encode(x="difference:Q", y=y, color=colour),
+        base.mark_text(align="left", dx=14, fontSize=12, color=INK)
+        .encode(x=alt.value(WIDTH - 330), y=y, text="finding:N"),
+    ]  # fmt: skip
+    return alt.layer(*layers).properties(width=WIDTH - 330, height=alt.Step(46))
+
+
+def learning_curves(experiment: Experiment, curves: pd.DataFrame, baseline: str):
+    """Left: the curve of each arm, band over seeds. Right: minus the baseline, seed by seed.
+
+    With many arms the differences alone, a panel for each.
+    """
+    metric = curve_metric(curves)
+    one = curves.query("metric == @metric")
+    paired = paired_differences(one, baseline, by=["step", "tokens"])
+    x = alt.X(
+        "tokens:Q",
+        title="training tokens",
+        axis=alt.Axis(format="~s", grid=False, tickCount=6),
+        scale=alt.Scale(domainMin=0, nice=False),
+    )
+    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(y="at:Q")
+    right = _bands(experiment, paired, "difference", f"minus {baseline}, same seed", x=x)
+    if len(experiment.plan.arms) > MANY_ARMS:
+        return _panels([zero, *right], experiment, _over_seeds(paired, "difference", "tokens"))
+    width = (WIDTH - 150) // 2
+    left = alt.layer(
+        *_bands(experiment, one, "value", label(metric), x=x, clip_to=_late_range(one))
+    )
+    return alt.hconcat(
+        left.properties(width=width, height=300, title="Learning curves"),
+        alt.layer(zero, *right).properties(width=width, height=300, title="Difference so far"),
+        spacing=40,
+    )
+
+
+def loss_by_position(experiment: Experiment, table: pd.DataFrame, training_length: int):
+    """Bits per byte at each position of long documents; the training length is marked."""
+    at = table.assign(position=(table["first"] + table["last"] + 1) / 2)
+    shown = pd.DataFrame({"at": [training_length], "text": [f"training length {training_length}"]})
+    rule = alt.Chart(shown).mark_rule(color=INK, strokeDash=[4, 4]).encode(x="at:Q")
+    note = (
+        alt.Chart(shown)
+        .mark_text(align="left", dx=6, dy=8, baseline="top", color=INK, fontSize=12)
+        .encode(x="at:Q", y=alt.value(0), text="text:N")
+    )
+    ticks = [training_length * 2.0**power for power in range(-4, 5)]
+    ends = [float(min(at["position"])), float(max(table["last"]) + 1)]
+    x = alt.X(
+        "position:Q",
+        title="position in the document (tokens)",
+        scale=alt.Scale(type="log", base=2, nice=False, domain=ends),
+        axis=alt.Axis(values=ticks, format="d", grid=False, labelOverlap=True),
+    )
+    bands = _bands(experiment, at, "bits_per_byte", "bits per byte", x=x)
+    if len(experiment.plan.arms) > MANY_ARMS:
+        return _panels([*bands, rule], experiment, _over_seeds(at, "bits_per_byte", "position"))
+    return alt.layer(*bands, rule, note).properties(width=WIDTH - 90, height=300)
+
+
+def throughput(experiment: Experiment, results: pd.DataFrame):
+    """Tokens a second of each run, one dot a seed. Not a ranking: the device was shared."""
+    order = arm_order(experiment)
+    return (
+        alt.Chart(results)
+        .mark_point(filled=True, size=70, opacity=0.8)
+        .encode(
+            x=alt.X("speed:Q", title="tokens per second", scale=alt.Scale(zero=True)),
+            y=alt.Y("arm:N", sort=order, title=None, axis=_row_axis()),
+            color=_arm_colour(experiment, legend=False),
+        )
+        .properties(width=WIDTH - 200, height=alt.Step(28), title="Shared device: not to be ranked")
+    )
+
+
+def arm_order(experiment: Experiment) -> list[str]:
+    """The baseline, then the arms as planned."""
+    baseline = experiment.baseline.name
+    return [baseline, *(arm.name for arm in experiment.plan.arms if arm.name != baseline)]
+
+
+def curve_metric(curves: pd.DataFrame) -> str:
+    """Validation if it was logged often enough to draw a curve, else the training loss."""
+    steps = curves.groupby("metric")["step"].nunique()
+    for metric in ("val/bits_per_byte", "val/subset_bits_per_byte"):
+        if int(steps.get(metric, 0) or 0) >= 3:
+            return metric
+    return "train/loss"
+
+
+def paired_differences(
+    values: pd.DataFrame, baseline: str, by: list[str] | None = None
+) -> pd.DataFrame:
+    """Each run minus the baseline's run of the same seed (and step): column `difference`."""
+    keys = ["seed", *(by or [])]
+    base = values.loc[values["arm"] == baseline, [*keys, "value"]]
+    others = values.query("arm != @baseline")
+    joined = others.merge(base, on=keys, suffixes=("", "_baseline"))
+    return joined.assign(difference=joined["value"] - joined["value_baseline"])
+
+
+def _over_seeds(table: pd.DataFrame, value: str, across: str) -> pd.DataFrame:
+    """Mean, min and max over seeds for each arm and value of column `across`."""
+    grouped = table.groupby(["arm", across])[value]
+    return grouped.agg(["mean", "min", "max"]).reset_index()
+
+
+def _bands(
+    experiment: Experiment,
+    table: pd.DataFrame,
+    value: str,
+    title: str,
+    *,
+    x: alt.X,
+    clip_to: tuple[float, float] | None = None,
+) -> list[alt.Chart]:
+    """Mean over seeds as a line, smallest to largest seed as a band; without data in panels."""
+    panels = len(experiment.plan.arms) > MANY_ARMS
+    across = str(x["shorthand"]).removesuffix(":Q")
+    base = alt.Chart() if panels else alt.Chart(_over_seeds(table, value, across))
+    scale = alt.Scale(zero=False, nice=False, padding=6)
+    if clip_to is not None:
+        scale = alt.Scale(domain=clip_to)
+    colour = _arm_colour(experiment, legend=not panels)
+    base = base.encode(x=x, color=colour)
+    low = alt.Y("min:Q", title=title, scale=scale)
+    return [
+        base.mark_area(opacity=0.16, clip=True).encode(y=low, y2="max:Q"),
+        base.mark_line(strokeWidth=2, clip=True).encode(
+            y=alt.Y("mean:Q", title=title, scale=scale)
+        ),
+    ]
+
+
+def _panels(layers: list[alt.Chart], experiment: Experiment, rows: pd.DataFrame):
+    """A small panel for each arm, with the baseline's own curve, if it has one, in every panel."""
+    baseline, *others = arm_order(experiment)
+    own = rows[rows["arm"] == baseline]
+    data = pd.concat(
+        [part.assign(panel=arm) for arm in others for part in (own, rows[rows["arm"] == arm])]
+    )
+    size = {"width": 195, "height": 130}
+    panel = alt.Facet("panel:N", sort=others, title=None)
+    return alt.layer(*layers, data=data).properties(**size).facet(panel, columns=4)
+
+
+def _late_range(curves: pd.DataFrame) -> tuple[float, float]:
+    """The range of values after the first sixth: the fall from the start would flatten the rest."""
+    steps, values = curves["step"].to_numpy(), curves["value"].to_numpy()
+    late = values[steps >= steps.max() / 6]
+    pad = 0.04 * float(np.ptp(late))
+    return float(late.min()) - pad, float(late.max()) + pad
+
+
+def _arm_colour(experiment: Experiment, *, legend: bool) -> alt.Color:
+    order = arm_order(experiment)
+    colours = arm_colours(order, experiment.baseline.name)
+    scale = alt.Scale(domain=order, range=[colours[arm] for arm in order])
+    if not legend:
+        return alt.Color("arm:N", scale=scale, legend=None)
+    shown = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=220)
+    return alt.Color("arm:N", scale=scale, legend=shown)
+
+
+def _cell_axis() -> alt.Axis:
+    return alt.Axis(labelAngle=0, domain=False, ticks=False)
+
+
+def _row_axis() -> alt.Axis:
+    return alt.Axis(labelColor=INK, labelLimit=320, domain=False, ticks=False)
