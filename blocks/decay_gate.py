@@ -32,9 +32,14 @@ class SoftplusDecay(nn.Module):
 
     def forward(self, a: Tensor) -> Tensor:
         """a (B, T, N) -> the logarithm of the decay, (B, T, N)."""
+        return self.with_step(a)[0]
+
+    def with_step(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """a (B, T, N) -> the logarithm of the decay and dt = softplus(a + dt_bias)."""
         with torch.autocast(a.device.type, enabled=False):
             wide = a if a.dtype == torch.float64 else a.float()
-            return -self.A_log.exp() * F.softplus(wide + self.dt_bias)
+            dt = F.softplus(wide + self.dt_bias)
+            return -self.A_log.exp() * dt, dt
 
     def declared_parameters(self) -> dict[str, Parameter]:
         """Neither is decayed."""

@@ -1,6 +1,7 @@
 """Gated DeltaNet (arXiv 2412.06464), as the M²RNN paper compares it (m2rnn.md §2.3)."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.options import option, require_positive
-from kernels.gated_delta import gated_delta
+from kernels.gated_delta import gated_delta_product
 from kernels.gated_delta.chunked import CHUNK
 from kernels.normalisation import l2_norm
 
@@ -41,21 +42,28 @@ class GatedDeltaNet(SequenceMixer):
             False, "b_t = 2 σ(.) in place of σ(.), so that I - b k kᵀ may reflect"
         )
 
-    def __init__(self, options: Options, *, width: int, depth: int) -> None:
+    def __init__(self, options: Any, *, width: int, depth: int) -> None:
         super().__init__(options, width=width, depth=depth)
         o = self.options
         self.key_size, self.value_size = o.key_heads * o.key_dim, o.value_heads * o.value_dim
-        channels = 2 * self.key_size + self.value_size
-        self.input = Linear(width, channels)  # q, k, v
-        gates = 2 * o.value_heads + (self.value_size if o.output_gate else 0)
-        self.gates = Linear(width, gates)  # a, b, output gate
+        n = self.householders
+        self.mixed = [self.key_size, n * self.key_size, n * self.value_size]  # q, k, v
+        channels = sum(self.mixed)
+        self.input = Linear(width, channels)
+        self.gate_size = (1 + n) * o.value_heads + (self.value_size if o.output_gate else 0)
+        self.gates = Linear(width, self.gate_size)  # a, b, output gate
         self.convolution = ShortConvolution(channels, o.convolution) if o.convolution else None
         self.decay = SoftplusDecay(o.value_heads)
         self.norm = GatedNorm(self.value_size, groups=o.value_heads, shared=True, order=o.order)
         self.output = Linear(self.value_size, width)
 
+    @property
+    def householders(self) -> int:
+        """n: the corrections a token."""
+        return 1
+
     @classmethod
-    def complete(cls, options: Options, *, width: int) -> Options:
+    def complete(cls, options: Any, *, width: int) -> Any:
         require_positive(options, "key_heads", "value_heads", "key_dim", "value_dim")
         key_heads = options.key_heads or min(max(2, width // 512), options.value_heads or width)
         value_heads = options.value_heads or key_heads
@@ -77,17 +85,16 @@ class GatedDeltaNet(SequenceMixer):
             qkv, after["convolution"] = self.convolution(
                 qkv, None if state is None else state["convolution"], reset
             )
-        q, k, v = qkv.split([self.key_size, self.key_size, self.value_size], dim=-1)
-        repeats = o.value_heads // o.key_heads
-        q_BTNK, k_BTNK = (
-            l2_norm(part.unflatten(-1, (o.key_heads, -1))).repeat_interleave(repeats, dim=2)
-            for part in (q, k)
-        )
-        a, b, gate = self.gates(x).tensor_split([o.value_heads, 2 * o.value_heads], dim=-1)
-        beta = torch.sigmoid(b) * (2.0 if o.negative_eigenvalues else 1.0)
-        y_BTNV, after["state"] = gated_delta(
-            q_BTNK * o.key_dim**-0.5, k_BTNK, v.unflatten(-1, (o.value_heads, -1)),
-            self.decay(a), beta, None if state is None else state["state"], reset=reset,
+        q, k, v = qkv.split(self.mixed, dim=-1)
+        n, N, repeats = self.householders, o.value_heads, o.value_heads // o.key_heads
+        q_BTNK = l2_norm(q.unflatten(-1, (o.key_heads, -1))).repeat_interleave(repeats, dim=2)
+        k_BTnNK = l2_norm(k.unflatten(-1, (n, o.key_heads, -1))).repeat_interleave(repeats, dim=3)
+        a, b, gate = self.gates(x).tensor_split([N, (1 + n) * N], dim=-1)
+        beta = torch.sigmoid(b.unflatten(-1, (n, N)))
+        y_BTNV, after["state"] = gated_delta_product(
+            q_BTNK * o.key_dim**-0.5, k_BTnNK, v.unflatten(-1, (n, N, -1)), self.decay(a),
+            beta * 2 if o.negative_eigenvalues else beta,
+            None if state is None else state["state"], reset=reset,
         )  # fmt: skip
         y = self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)
         return self.output(y), after
@@ -116,8 +123,7 @@ class GatedDeltaNet(SequenceMixer):
 
     def cost(self, length: int) -> Cost:
         o, D, N = self.options, self.width, self.options.value_heads
-        channels, taps = 2 * self.key_size + self.value_size, o.convolution
-        gates = 2 * N + (self.value_size if o.output_gate else 0)
+        n, channels, gates, taps = self.householders, sum(self.mixed), self.gate_size, o.convolution
         return Cost(
             parameters=D * (channels + gates + self.value_size)
             + taps * channels
@@ -127,14 +133,14 @@ class GatedDeltaNet(SequenceMixer):
             convolution_elements=max(taps - 1, 0) * channels,
             forward_flops_per_token=linear_flops(D, channels + gates + self.value_size)
             + 2 * taps * channels
-            + N * chunked_delta_flops(o.key_dim, o.value_dim, min(CHUNK, length)),
+            + n * N * chunked_delta_flops(o.key_dim, o.value_dim, min(CHUNK, n * length)),
         )
 
 
 def chunked_delta_flops(K: int, V: int, C: int) -> float:
-    """Of one token and head in chunks of C: evaluation.md §6.2's C (3 K + 2 V) products and solve,
+    """Of one correction and head in chunks of C steps.
 
-    2 C (2 K) for the scores q·k and k·k, C (K + V) for the triangular solve, 2 C V for the scores'
+    4 C K for the scores q·k and k·k, C (K + V) for the triangular solve, 2 C V for the scores'
     product with what was written, 6 K V for the three products with the carried state.
     """
     return 2 * C * 2 * K + C * (K + V) + 2 * C * V + 6 * K * V

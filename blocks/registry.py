@@ -11,11 +11,15 @@ from blocks.options import did_you_mean, read_options
 BLOCKS = {
     "attention": "blocks.attention:Attention",
     "gated_deltanet": "blocks.gated_deltanet:GatedDeltaNet",
+    "gated_deltaproduct": "blocks.gated_deltaproduct:GatedDeltaProduct",
     "gru": "blocks.gru:GRU",
+    "lstm": "blocks.lstm:LSTM",
     "m2rnn": "blocks.m2rnn:M2RNN",
+    "mamba2": "blocks.mamba2:Mamba2",
+    "rnn": "blocks.rnn:RNN",
 }
 
-SHORT_NAMES = {"attn": "attention", "gdn": "gated_deltanet"}
+SHORT_NAMES = {"attn": "attention", "gdn": "gated_deltanet", "gdp": "gated_deltaproduct"}
 
 ENTRY_POINTS = "arch_search.blocks"  # name = "my_pkg.my_file:MyBlock" in another distribution
 
