@@ -28,16 +28,14 @@ class LSTM(VectorRecurrence):
         )
         weight_init: WeightStart = option(
             "normal",
-            "start of W: normal (published), identity or orthogonal; those of the gates start normal",
+            "start of W: normal, identity or orthogonal; the gates' weights start normal",
         )
         weight_std: float = option(0.02, "standard deviation of a normal start")
         gate_bias: tuple[float, float] | None = option(
             None,
-            "add b to the input of f, b ~ U(low, high), so that it starts slow; none: no bias (published)",
+            "add b to the input of f, b ~ U(low, high), so that f starts slow; none: no b",
         )
-        weight_decay: bool = option(
-            False, "whether decay pulls on W and the gates' weights (published: no)"
-        )
+        weight_decay: bool = option(False, "whether decay pulls on W and the gates' weights")
         clip: Clip = option(
             "carry",
             "what of dL/dh is clamped to [-1, 1] each step: carry, the part from later steps; sum, "
