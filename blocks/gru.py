@@ -31,7 +31,7 @@ class GRU(VectorRecurrence):
         weight_std: float = option(0.02, "standard deviation of a normal start")
         gate_bias: tuple[float, float] | None = option(
             None,
-            "add b to the input of f, b ~ U(low, high), so that f starts slow; none (published): no b",
+            "add b to the input of f, b ~ U(low, high), to start slow; none (published): no b",
         )
         weight_decay: bool = option(False, "whether decay pulls on W, W_f and W_r (published: no)")
         clip: Clip = option(
