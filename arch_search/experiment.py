@@ -121,6 +121,16 @@ class ArmsFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HoldFile:
+    """One quantity kept within a share of the baseline's by one knob; see `arch_search.hold`."""
+
+    by: str
+    parameters: Share | None = None
+    state: Share | None = None
+    flops: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PrimaryFile:
     """The metric that decides, and the smallest difference that would matter."""
 
@@ -157,6 +167,7 @@ class ExperimentFile:
     train: TrainFile
     baseline: dict[str, Any] | None = None
     arms: ArmsFile = field(default_factory=ArmsFile)
+    hold: tuple[HoldFile, ...] = ()
     seeds: int | tuple[int, ...] | SeedsFile = 1
     primary: PrimaryFile = field(default_factory=PrimaryFile)
     evaluate: tuple[str | dict[str, dict[str, Any]], ...] = ("perplexity",)
@@ -165,8 +176,10 @@ class ExperimentFile:
     tracking: TrackingFile = field(default_factory=TrackingFile)
 
 
-_FILES = (MlpFile, ModelFile, DataFile, TrainFile, ArmsFile, PrimaryFile, SeedsFile, TrackingFile,
-          ExperimentFile)  # fmt: skip
+_FILES = (
+    *(MlpFile, ModelFile, DataFile, TrainFile, ArmsFile, HoldFile, PrimaryFile, SeedsFile),
+    *(TrackingFile, ExperimentFile),
+)
 for _file in _FILES:
     _file.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 _ADAPTER = TypeAdapter(ExperimentFile)
@@ -193,6 +206,8 @@ def validate(data: dict[str, Any], where: str) -> ExperimentFile:
     data = dict(data)
     if isinstance(arms := data.get("arms"), dict):
         data["arms"] = _plural({("with_" if k == "with" else k): v for k, v in arms.items()})
+    if isinstance(data.get("hold"), dict):
+        data["hold"] = [data["hold"]]
     try:
         return _ADAPTER.validate_python(data)
     except ValidationError as error:

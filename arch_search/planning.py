@@ -4,9 +4,8 @@ The only place where a file's words become frozen data. It uses torch's meta dev
 count blocks; what comes after (driver, writer, status, compare) reads the result without torch.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,14 @@ from arch_search.data import Manifest, prepare
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, load_mapping, nearest, validate
-from arch_search.model import count_model
+from arch_search.hold import check_holds, hold_model
+from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
+from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
 from arch_search.spec import (
     ArmSpec,
     DataSpec,
     EvaluationSpec,
-    LayerSpec,
     ModelSpec,
     Plan,
     PlannedRun,
@@ -35,7 +35,7 @@ from arch_search.spec import (
 from arch_search.storage import NAME, Root
 from arch_search.tasks.registry import metric_names
 from arch_search.tasks.registry import resolve as resolve_evaluations
-from blocks.registry import block_class, build, canonical_kind, resolve_options
+from blocks.registry import block_class
 
 TRAINING_METRICS = ("train/final_loss", "val/subset_bits_per_byte")
 
@@ -100,21 +100,27 @@ def _check_numbers(file: ExperimentFile, where: str) -> None:
 def _resolve_arms(
     file: ExperimentFile, mapping: dict[str, Any], where: str, root: Root
 ) -> tuple[tuple[ArmSpec, ...], tuple[str, ...]]:
-    base = _resolve_model(file)
+    base = name_model(file)
     made = make_arms(
         file.arms,
         base.names,
         baseline=file.baseline is not None,
         is_attention=lambda name: base.kind_of(name) == "attention",
-        solve=lambda block, quantity, knob, target: _solve_state(base, block, knob, target),
+        solve=lambda block, quantity, knob, target: solve_state(base, block, knob, target),
     )
     manifests: dict[tuple[str, str], Manifest] = {}
     arms: list[ArmSpec] = []
     notes: list[str] = []
     by_content: dict[str, str] = {}
+    target: ModelCounts | None = None
+    check_holds(file.hold, list(file.arms.vary))
     for arm in made:
         changed = _with_changes(file, mapping, arm, where) if arm.changes else file
         resolved = _arm_spec(arm, changed, _manifest(changed, manifests, root))
+        if target is None:
+            target = count_model(resolved.model, resolved.data.sequence_length)
+        elif file.hold and not arm.changes:
+            resolved = _hold(resolved, arm, file, target)
         content = content_hash(
             [asdict(resolved.model), asdict(resolved.train), asdict(resolved.data)]
         )
@@ -145,83 +151,6 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Model:
-    """A model file with its names looked up."""
-
-    file: ExperimentFile
-    names: tuple[str, ...]
-
-    def kind_of(self, name: str) -> str:
-        """The registry's kind of a name in the pattern. Raises UsageError naming the nearest."""
-        given = self.file.model.blocks.get(name)
-        try:
-            if given is None:
-                return canonical_kind(name)
-            if not isinstance(given.get("kind"), str):
-                raise UsageError(f"model.blocks.{name}: give its kind, as in {{kind: m2rnn}}")
-            return canonical_kind(given["kind"])
-        except ValueError as error:
-            named = ", ".join(self.file.model.blocks)
-            own = f"; model.blocks has {named}" if named else ""
-            raise UsageError(f"{error}{own}") from None
-
-    def layer(self, name: str, changes: dict[str, Any]) -> LayerSpec:
-        """A layer of this name with every option spelled out."""
-        kind, model = self.kind_of(name), self.file.model
-        given = {k: v for k, v in model.blocks.get(name, {}).items() if k != "kind"}
-        try:
-            options = resolve_options(kind, {**given, **changes}, width=model.width)
-            build_on_meta(kind, options, width=model.width, depth=len(self.names))
-        except ValueError as error:
-            raise UsageError(f"block {name}: {error}") from None
-        frozen = json.loads(json.dumps(asdict(options)))  # as it will be read back
-        return LayerSpec(kind=kind, options=frozen, mlp_width=model.mlp.width)
-
-
-def build_on_meta(kind: str, options: Any, *, width: int, depth: int) -> Any:
-    """A block without memory, to count and to check that its options fit."""
-    import torch
-
-    with torch.device("meta"):
-        return build(kind, options, width=width, depth=depth)
-
-
-def _resolve_model(file: ExperimentFile) -> _Model:
-    try:
-        names = parse_pattern(file.model.pattern)
-    except ValueError as error:
-        raise UsageError(f"model.pattern: {error}") from None
-    model = _Model(file=file, names=names)
-    for name in dict.fromkeys([*names, *file.model.blocks, *file.arms.with_]):
-        model.kind_of(name)
-    return model
-
-
-def _solve_state(base: _Model, block: str, knob: str, target: int) -> int:
-    """The value of a whole-number option whose state comes nearest to `target` elements."""
-    kind, width, depth = base.kind_of(block), base.file.model.width, len(base.names)
-    if knob not in block_class(kind).Options.__dataclass_fields__:
-        known = nearest(knob, list(block_class(kind).Options.__dataclass_fields__))
-        raise UsageError(f"arms.vary.state.by: {block} has no option {knob!r}; {known}")
-
-    def elements(value: int) -> int:
-        layer = base.layer(block, {knob: value})
-        options = resolve_options(kind, layer.options, width=width)
-        return build_on_meta(kind, options, width=width, depth=depth).cost(1).state_elements
-
-    high = 1
-    while elements(high) < target:
-        high *= 2
-        if high > 2**16:
-            raise UsageError(f"arms.vary.state: no {knob} of {block} reaches {target} elements")
-    low = max(high // 2, 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if elements(middle) < target else (low, middle)
-    return min((low, high), key=lambda value: abs(elements(value) - target))
-
-
 def _manifest(file: ExperimentFile, known: dict[tuple[str, str], Manifest], root: Root) -> Manifest:
     key = (file.data.corpus, file.data.tokenizer)
     if key not in known:
@@ -232,9 +161,29 @@ def _manifest(file: ExperimentFile, known: dict[tuple[str, str], Manifest], root
     return known[key]
 
 
+def _hold(arm: ArmSpec, made: Arm, file: ExperimentFile, target: ModelCounts) -> ArmSpec:
+    length = arm.data.sequence_length
+    try:
+        held = hold_model(
+            arm.model,
+            made.replaced,
+            file.hold,
+            target,
+            length,
+            lambda layer, changes: change_layer(layer, changes, width=arm.model.width),
+        )
+    except UsageError as error:
+        raise UsageError(f"arm {arm.name}: {error}") from None
+    return replace(arm, model=held.model, counts=_counts(held.model, length), held=held.knobs)
+
+
+def _counts(model: ModelSpec, length: int) -> dict[str, float]:
+    return {name: float(value) for name, value in asdict(count_model(model, length)).items()}
+
+
 def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:
     names = parse_pattern(file.model.pattern) if arm.changes else arm.layers
-    base = _Model(file=file, names=names)
+    base = NamedModel(file=file, names=names)
     replaced = set(arm.replaced)
     layers = tuple(
         base.layer(name, arm.options if i in replaced else {}) for i, name in enumerate(names)
@@ -258,7 +207,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:
         factors=arm.factors,
         layout=format_pattern(names),
         model=model,
-        counts={k: float(v) for k, v in asdict(count_model(model, data.sequence_length)).items()},
+        counts=_counts(model, data.sequence_length),
         is_baseline=arm.is_baseline,
         train=TrainSpec(
             tokens=file.train.tokens,
@@ -306,8 +255,3 @@ def _runs(file: ExperimentFile, arms: Sequence[ArmSpec]) -> list[PlannedRun]:
             )
             runs.append(PlannedRun(arm=arm.name, seed=replicate, hash=spec.hash, spec=spec))
     return runs
-
-
-def with_tracking(plan: Plan, uri: str) -> Plan:
-    """The plan with another MLflow address."""
-    return replace(plan, tracking_uri=uri)

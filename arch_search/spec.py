@@ -156,6 +156,7 @@ class ArmSpec:
     model: ModelSpec
     counts: dict[str, float]  # parameters, state_elements, forward_flops_per_token, ...
     is_baseline: bool = False
+    held: dict[str, int] = field(default_factory=dict)  # where each knob of `hold` was turned to
     train: TrainSpec
     data: DataSpec
 

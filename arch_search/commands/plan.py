@@ -55,6 +55,10 @@ def show(plan: Plan, root: Root, console: Console) -> None:
             f"{arm.counts['forward_flops_per_token'] / 1e6:.2f}",
         )
     console.print(table)
+    for arm in plan.arms:
+        if arm.held:
+            turned = ", ".join(f"{knob} = {value}" for knob, value in arm.held.items())
+            console.print(f"Held in {arm.name}: {turned}.", highlight=False)
     for line in describe(plan, root):
         console.print(line, highlight=False)
     for note in plan.notes:

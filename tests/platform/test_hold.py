@@ -1,0 +1,70 @@
+import pytest
+
+from arch_search.errors import UsageError
+
+from .conftest import plan_for
+
+
+def residue(plan, name="parameters"):
+    base = plan.arms[0].counts[name]
+    return {arm.name: arm.counts[name] / base - 1 for arm in plan.arms[1:]}
+
+
+WITH = "arms.with=[m2rnn, gru, attention]"
+FACTORIAL = ("arms.cells=[]", "arms.count=[1, 2]", "arms.position=[first, spread]")
+
+
+def test_parameters_are_held_by_the_width_of_the_replaced_layers_mlp(root):
+    hold = "hold={parameters: 0.5%, by: replaced.mlp.width}"
+    plan = plan_for(root, WITH, *FACTORIAL, hold, "model.width=64", "model.mlp.width=128")
+    free = plan_for(root, WITH, *FACTORIAL, "model.width=64", "model.mlp.width=128")
+    assert max(map(abs, residue(free).values())) > 0.01  # or holding would show nothing
+    assert max(map(abs, residue(plan).values())) <= 0.005
+    for arm in plan.arms[1:]:
+        widths = [layer.mlp_width for layer in arm.model.layers]
+        changed = [i for i, name in enumerate(widths) if name != 128]
+        kinds = {arm.model.layers[i].kind for i in changed}
+        assert kinds <= {arm.model.layers[0].kind, arm.model.layers[1].kind}
+        assert len(changed) <= arm.factors["count"]
+        assert arm.held["replaced.mlp.width"] in widths
+
+
+def test_state_is_held_by_an_option_of_the_block(root):
+    hold = "hold={state: 2%, by: replaced.key_dim}"
+    plan = plan_for(root, hold, "model.width=64")
+    assert abs(residue(plan, "state_elements")["m2rnn-1-first"]) <= 0.02
+    assert plan.arms[1].model.layers[0].options["key_dim"] == plan.arms[1].held["replaced.key_dim"]
+
+
+def test_two_quantities_by_two_knobs_are_held_together(root):
+    hold = "hold=[{state: 3%, by: replaced.key_dim}, {parameters: 1%, by: replaced.mlp.width}]"
+    plan = plan_for(root, hold, "model.width=64", "model.mlp.width=128")
+    assert abs(residue(plan, "state_elements")["m2rnn-1-first"]) <= 0.03
+    assert abs(residue(plan)["m2rnn-1-first"]) <= 0.01
+
+
+@pytest.mark.parametrize(
+    "overrides, says",
+    [
+        (
+            ["hold={parameters: 0.5%, by: replaced.mlp.widht}"],
+            "known: replaced.mlp.width|no whole-number",
+        ),
+        (["hold={parameters: 0.5%, by: depth}"], "unknown knob 'depth'"),
+        (["hold={by: mlp.width}"], "one quantity"),
+        (["hold={parameters: 1%, state: 1%, by: mlp.width}"], "one quantity"),
+        (["hold={parameters: 0.5%, by: replaced.key_dmi}"], "did you mean 'key_dim'"),
+        (["hold={state: 0.001%, by: replaced.key_dim}"], "stays .* off"),
+        (
+            ["hold={state: 1%, by: replaced.key_dim}", "arms.vary={key_dim: [16, 32]}"],
+            "is what the arms vary",
+        ),
+        (
+            ["hold=[{state: 1%, by: mlp.width}, {parameters: 1%, by: mlp.width}]"],
+            "cannot keep two quantities",
+        ),
+    ],
+)
+def test_what_cannot_be_held_is_said(root, overrides, says):
+    with pytest.raises(UsageError, match=says):
+        plan_for(root, *overrides)
