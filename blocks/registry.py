@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -26,8 +27,13 @@ ENTRY_POINTS = "arch_search.blocks"  # name = "my_pkg.my_file:MyBlock" in anothe
 
 def registered() -> dict[str, str]:
     """Import paths by name: ours, then those that installed distributions announce."""
-    announced = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-    return announced | BLOCKS
+    return _announced() | BLOCKS
+
+
+@cache
+def _announced() -> dict[str, str]:
+    """Looked up once: it reads the metadata of every installed distribution."""
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
 def canonical_kind(name: str) -> str:

@@ -56,7 +56,7 @@ def test_two_quantities_by_two_knobs_are_held_together(root):
         (["hold={parameters: 0.5%, by: replaced.key_dmi}"], "did you mean 'key_dim'"),
         (["hold={state: 0.001%, by: replaced.key_dim}"], "stays .* off"),
         (
-            ["hold={state: 1%, by: replaced.key_dim}", "arms.vary={key_dim: [16, 32]}"],
+            ["hold={state: 1%, by: replaced.key_dim}", "arms.vary={key_dim: [16, 32]}", *FACTORIAL],
             "is what the arms vary",
         ),
         (
