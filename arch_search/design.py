@@ -68,9 +68,7 @@ def rank_layers(
         ranking = [sorted(replaceable)[pick] for pick in picks]
     if count > len(ranking):
         available = len(replaceable) if not isinstance(position, tuple) else len(position)
-        raise UsageError(
-            f"arms.count asks for {count} layers; only {available} can be replaced"
-        )
+        raise UsageError(f"arms.count asks for {count} layers; only {available} can be replaced")
     return tuple(sorted(ranking[:count]))
 
 
