@@ -101,6 +101,7 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dy, dh):  # type: ignore[override]
         q, k, v, f, weight, gate_weight, keep, borders = ctx.saved_tensors
+        dy = dy.contiguous()  # of other strides, a batched product copies every matrix
         dq, dk, dv, df = (torch.empty_like(x) for x in (q, k, v, f))
         dweight = None if weight is None else torch.zeros_like(weight)
         dgate_weight = None if gate_weight is None else torch.zeros_like(gate_weight)
