@@ -100,11 +100,16 @@ def _resolution(
     margin: float | None,
     share: float | None,
 ) -> Iterator[str]:
-    seen = [o.arm for o in outcomes if o.low is not None and (o.low > 0 or o.high < 0)]  # type: ignore[operator]
+    for word in ("better", "worse", "higher", "lower"):
+        seen = [o for o in outcomes if o.verdict.split(",")[0] == word]
+        if seen:
+            listed = ", ".join(f"{o.arm} ({_signed(o.difference)})" for o in seen)
+            yield f"{word.capitalize()} than the baseline: {listed}."
+    equivalent = [o.arm for o in outcomes if o.verdict.startswith("equivalent")]
+    if equivalent:
+        within = f"{100 * (share or 0):.3g} %"
+        yield f"Equivalent to the baseline within {within}: {', '.join(equivalent)}."
     open_ = [o.arm for o in outcomes if o.verdict.startswith("not resolved")]
-    if seen:
-        verb = "differs" if len(seen) == 1 else "differ"
-        yield f"Resolved: {', '.join(seen)} {verb} from the baseline."
     if open_:
         yield (
             f"Not resolved: {', '.join(open_)}. This is no evidence that nothing differs: "
@@ -129,3 +134,8 @@ def _resolution(
             "The permutation check cannot reach 5 % with so few seeds: its smallest possible "
             f"p-value is {permutation.smallest_p:.2g}. The intervals rest on normal noise."
         )
+
+
+def _signed(value: float | None) -> str:
+    """Three digits with a true minus sign."""
+    return "–" if value is None else f"{value:+.3g}".replace("-", "−")

@@ -90,9 +90,9 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
         base.mark_point(size=90, filled=True, opacity=1)
         .encode(x="difference:Q", y=y, color=colour),
         base.mark_text(align="left", dx=14, fontSize=12, color=INK)
-        .encode(x=alt.value(WIDTH - 330), y=y, text="finding:N"),
+        .encode(x=alt.value(WIDTH - 260), y=y, text="finding:N"),
     ]  # fmt: skip
-    return alt.layer(*layers).properties(width=WIDTH - 330, height=alt.Step(46))
+    return alt.layer(*layers).properties(width=WIDTH - 260, height=alt.Step(46))
 
 
 def learning_curves(experiment: Experiment, curves: pd.DataFrame, baseline: str):

@@ -1,10 +1,9 @@
 """One experiment as a page to read: one HTML file, Markdown, and the figures as SVG."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 import jinja2
@@ -15,9 +14,16 @@ from arch_search.commands.compare import count_text, interval, number
 from arch_search.compare import Comparison, compare_experiment, metric_table
 from arch_search.findings import ArmOutcome
 from arch_search.metric_names import label
-from arch_search.records import Experiment, RunRecord, curves, seconds, table
-from arch_search.storage import write_atomic
+from arch_search.records import (
+    Experiment,
+    curves,
+    read_experiment,
+    seconds,
+    table,
+)
+from arch_search.storage import Root, write_atomic
 from dashboards import figures
+from dashboards.controls import how_controlled, recorded_environment
 
 HERE = Path(__file__).parent
 SPEED, MEMORY = "throughput/tokens_per_second", "memory/peak_gib"
@@ -88,9 +94,9 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
         f"finished, {_duration(total)} of training and evaluation",
         rows=tuple(_row(experiment, outcome) for outcome in comparison.arms),
         figures={figure.name: figure for figure in drawn},
-        controlled=_controlled(experiment, comparison, finished),
+        controlled=how_controlled(experiment, comparison, finished),
         notes=(*experiment.plan.notes, *comparison.control.warnings),
-        environment=_environment(finished),
+        environment=recorded_environment(finished),
         source=experiment.plan.source,
     )
 
@@ -104,6 +110,35 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     for name, text in files.items():
         write_atomic(folder / name, text)
     return [folder / name for name in files]
+
+
+def refresh_report(name: str, root: Root) -> Path:
+    """Write the report anew if a run or an evaluation came in since; returns the page's path.
+
+    Raises:
+        UsageError: no such experiment, nothing to compare yet, or runs that are not comparable.
+    """
+    experiment = read_experiment(name, root)
+    page = experiment.folder.report / "report.html"
+    sources = [experiment.folder.path / "plan.json"]
+    for run in experiment.runs:
+        sources += [run.folder.path / "result.json", *run.folder.path.glob("evaluations/*.json")]
+        sources += run.folder.path.glob("attempts/*/end.json")
+    newest = max(path.stat().st_mtime for path in sources if path.exists())
+    if not page.exists() or page.stat().st_mtime < newest:
+        write_report(make_report(experiment), page.parent)
+    return page
+
+
+def headline(comparison: Comparison) -> dict[str, float]:
+    """The numbers of a report: each arm's mean, and its difference to the baseline."""
+    numbers = {}
+    for outcome in comparison.arms:
+        if outcome.mean is not None:
+            numbers[f"mean/{comparison.metric}/{outcome.arm}"] = outcome.mean
+        if outcome.difference is not None:
+            numbers[f"difference/{comparison.metric}/{outcome.arm}"] = outcome.difference
+    return numbers
 
 
 def to_html(report: Report) -> str:
@@ -167,7 +202,9 @@ _SPEED = "Shared device: not to be ranked. One dot a seed, as measured while oth
 
 
 def _draw(name: str, caption: str, chart: alt.TopLevelMixin) -> Figure:
-    return Figure(name=name, caption=caption, svg=figures.to_svg(chart))
+    """Draw a figure; its inner ids carry its name, because one page holds several."""
+    svg = re.sub(r'(\bid="|url\(#)', rf"\g<1>{name}-", figures.to_svg(chart))
+    return Figure(name=name, caption=caption, svg=svg)
 
 
 def _row(experiment: Experiment, outcome: ArmOutcome) -> ArmRow:
@@ -191,54 +228,6 @@ def _row(experiment: Experiment, outcome: ArmOutcome) -> ArmRow:
         speed=_median([run.metrics.get(SPEED) for run in runs], "{:,.0f}"),
         memory=_median([run.metrics.get(MEMORY) for run in runs], "{:.2f}"),
     )
-
-
-def _controlled(
-    experiment: Experiment, comparison: Comparison, finished: Sequence[RunRecord]
-) -> tuple[str, ...]:
-    """How the comparison was controlled, as far as the records show it."""
-    said = list(comparison.control.equal)
-    starts = {(run.planned.seed, run.planned.spec.init_seed) for run in finished}
-    if len(starts) == len({seed for seed, _ in starts}):
-        said.append(
-            "For one seed, all arms start from one init seed; a parameter's first value follows "
-            "from that seed, its name and its shape alone."
-        )
-    resumed = sum(run.attempts > 1 for run in finished)
-    said.append(
-        f"{resumed} of {len(finished)} runs took more than one attempt; a later attempt goes on "
-        "from the last checkpoint."
-    )
-    model = comparison.model
-    if model is not None and model.df > 0:
-        said.append(
-            "Differences come from one linear model over all arms, with seeds as blocks and the "
-            f"noise pooled ({model.df} degrees of freedom); intervals are simultaneous "
-            f"(critical value {model.critical:.2f})."
-        )
-    return (*said, *comparison.control.declared, _planned(experiment, finished))
-
-
-def _planned(experiment: Experiment, finished: Sequence[RunRecord]) -> str:
-    """When the plan was written; runs from before it were reused, for their equal hash."""
-    created = datetime.fromisoformat(experiment.plan.created)
-    reused = sum((run.result or {}).get("ended", 0) < created.timestamp() for run in finished)
-    said = f"The plan was written on {created:%Y-%m-%d at %H:%M} UTC"
-    if not reused:
-        return f"{said}, before any of its runs had ended."
-    return f"{said}; {reused} runs of equal content hash had ended before and were reused."
-
-
-def _environment(finished: Sequence[RunRecord]) -> tuple[tuple[str, str], ...]:
-    """What the first run ran on; the control's warnings name what differs in others."""
-    result = finished[0].result or {}
-    rows: dict[str, Any] = dict(result.get("environment", {}))
-    versions = rows.pop("versions", {})
-    backends = rows.pop("backends", {})
-    shown = {key.replace("_", " "): value for key, value in rows.items() if value not in ("", None)}
-    shown["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
-    shown["kernels"] = ", ".join(f"{kind}: {backend}" for kind, backend in backends.items())
-    return tuple((key, str(value)) for key, value in shown.items() if value)
 
 
 def _count(value: float | None) -> str:

@@ -133,7 +133,7 @@ def _write_run(
         return
     attempt = folder.attempt(1)
     attempt.path.mkdir(parents=True)
-    (attempt.path / "lease.json").write_text(json.dumps({"resumed_from": None}))
+    (attempt.path / "lease.json").write_text(json.dumps({"resumed_from": None, "claimed": 99.0}))
     every = range(10, run.spec.steps + 1, 10)
     stop = run.spec.steps // 2 if key in planted.failed else run.spec.steps
     lines = [

@@ -1,0 +1,77 @@
+"""`arch-search report` and `arch-search ui`."""
+
+import json
+import os
+import signal
+import sys
+import webbrowser
+from typing import Annotated
+
+import typer
+
+from arch_search.records import read_experiment
+from arch_search.storage import Root
+from arch_search.tracking.reports import attach_report
+from dashboards.report import headline, make_report, write_report
+from dashboards.ui import running_ui
+
+
+def report(
+    name: Annotated[str, typer.Argument(help="The experiment's name.")],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="A final metric; the primary one if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
+) -> None:
+    """Write the experiment as one HTML page, as Markdown and as SVG figures, and log them."""
+    root = Root()
+    experiment = read_experiment(name, root)
+    made = make_report(experiment, metric=metric)
+    paths = write_report(made, experiment.folder.report)
+    behind = attach_report(root, experiment.plan, paths, headline(made.comparison))
+    if as_json:
+        print(json.dumps({"files": [str(path) for path in paths], "mlflow": behind or "logged"}))
+        return
+    print(next(path for path in paths if path.name == "report.html"))
+    if behind:
+        print(f"not logged to MLflow: {behind}", file=sys.stderr)
+
+
+def ui(
+    port: Annotated[
+        int, typer.Option("--port", min=1024, max=65534, help="MLflow's; the pages take the next.")
+    ] = 5000,
+    browser: Annotated[
+        bool,
+        typer.Option("--browser/--no-browser", help="Open the pages if there is a screen."),
+    ] = True,
+) -> None:
+    """Serve MLflow and the reports on this machine until Ctrl-C."""
+    root = Root()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with running_ui(root, port) as running:
+            print(f"curves and runs  {running.mlflow_url}")
+            print(f"reports          {running.pages_url}")
+            for folder in root.experiments():
+                print(f"  {folder.name}: {running.pages_url}/{folder.name}/report.html")
+            print("Ctrl-C stops both.", flush=True)
+            if browser and _has_screen():
+                webbrowser.open(running.pages_url)
+            if running.process.wait() != 0:
+                print("arch-search: MLflow's server ended by itself", file=sys.stderr)
+                raise typer.Exit(1)
+    except KeyboardInterrupt:
+        return
+    except RuntimeError as error:
+        print(f"arch-search: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _has_screen() -> bool:
+    screen = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    return screen and sys.stdout.isatty()

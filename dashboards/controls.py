@@ -1,0 +1,56 @@
+"""How a comparison was controlled, in sentences written from the records alone."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from arch_search.compare import Comparison
+from arch_search.records import Experiment, RunRecord
+
+
+def how_controlled(
+    experiment: Experiment, comparison: Comparison, finished: Sequence[RunRecord]
+) -> tuple[str, ...]:
+    """How the comparison was controlled, as far as the records show it."""
+    said = list(comparison.control.equal)
+    starts = {(run.planned.seed, run.planned.spec.init_seed) for run in finished}
+    if len(starts) == len({seed for seed, _ in starts}):
+        said.append(
+            "For one seed, all arms start from one init seed; a parameter's first value follows "
+            "from that seed, its name and its shape alone."
+        )
+    resumed = sum(run.attempts > 1 for run in finished)
+    said.append(
+        f"{resumed} of {len(finished)} runs took more than one attempt; a later attempt goes on "
+        "from the last checkpoint."
+    )
+    model = comparison.model
+    if model is not None and model.df > 0:
+        said.append(
+            "Differences come from one linear model over all arms, with seeds as blocks and the "
+            f"noise pooled ({model.df} degrees of freedom); intervals are simultaneous "
+            f"(critical value {model.critical:.2f})."
+        )
+    return (*said, *comparison.control.declared, _planned(experiment, finished))
+
+
+def _planned(experiment: Experiment, finished: Sequence[RunRecord]) -> str:
+    """When the plan was written; runs from before it were reused, for their equal hash."""
+    created = datetime.fromisoformat(experiment.plan.created)
+    reused = sum((run.result or {}).get("ended", 0) < created.timestamp() for run in finished)
+    said = f"The plan was written on {created:%Y-%m-%d at %H:%M} UTC"
+    if not reused:
+        return f"{said}, before any of its runs had ended."
+    return f"{said}; {reused} runs of equal content hash had ended before and were reused."
+
+
+def recorded_environment(finished: Sequence[RunRecord]) -> tuple[tuple[str, str], ...]:
+    """What the first run ran on; the control's warnings name what differs in others."""
+    result = finished[0].result or {}
+    rows: dict[str, Any] = dict(result.get("environment", {}))
+    versions = rows.pop("versions", {})
+    backends = rows.pop("backends", {})
+    shown = {key.replace("_", " "): value for key, value in rows.items() if value not in ("", None)}
+    shown["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    shown["kernels"] = ", ".join(f"{kind}: {backend}" for kind, backend in backends.items())
+    return tuple((key, str(value)) for key, value in shown.items() if value)
