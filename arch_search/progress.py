@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arch_search.journal import Record, read_journal
 from arch_search.lease import holder_lives, is_live
@@ -10,6 +9,7 @@ from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import AttemptFolder, ExperimentFolder, Root, RunFolder
 
 AT_WORK = ("STARTING", "RUNNING", "STOPPING")  # what a driver says while it lives
+WAITED_FOR = ("NONE", "SUBMITTED")  # no driver yet; a job was sent to a cluster
 TAIL_BYTES = 65_536
 
 
@@ -34,7 +34,7 @@ class ExperimentStatus:
     """An experiment as it stands. `driver` is what its driver says, or LOST if that is gone."""
 
     name: str
-    driver: str  # NONE, STARTING, RUNNING, STOPPING, FINISHED, FAILED, STOPPED or LOST
+    driver: str  # NONE, SUBMITTED, STARTING, RUNNING, STOPPING, FINISHED, FAILED, STOPPED or LOST
     reason: str
     tracking: str  # how far MLflow is behind; empty if it is not
     runs: tuple[RunStatus, ...]
@@ -54,6 +54,11 @@ def driver_state(folder: ExperimentFolder) -> tuple[str, str]:
     if state in AT_WORK and not holder_lives(driver, folder.path / "driver.json"):
         return "LOST", f"process {driver['pid']} on {driver['host']} is gone"
     return state, reason
+
+
+def has_driver(folder: ExperimentFolder) -> bool:
+    """Whether a living driver works on the experiment."""
+    return driver_state(folder)[0] in AT_WORK
 
 
 def run_state(run: RunFolder, plan: Plan) -> tuple[str, str]:
@@ -118,9 +123,3 @@ def _tail(journal: Path) -> list[Record]:
     size = journal.stat().st_size if journal.exists() else 0
     records, _ = read_journal(journal, max(0, size - TAIL_BYTES))
     return records
-
-
-def as_rows(status: ExperimentStatus) -> list[dict[str, Any]]:
-    """A row a run with plain values, for JSON and tables."""
-    fields = ("name", "arm", "seed", "hash", "state", "reason", "attempts", "step", "steps")
-    return [{**{f: getattr(run, f) for f in fields}, "values": run.values} for run in status.runs]

@@ -12,7 +12,7 @@ from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import ExperimentFolder, Root, RunFolder
 
 MAX_DEATHS = 3  # workers that may die one after the other without a new checkpoint
-GRACE_SECONDS = 60.0  # what a run gets to stop by itself
+GRACE_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class Dispatcher:
     execute: str
     since: float  # when this driver was launched (unix seconds); a failure after it is not retried
     limit: int = 0  # 0: as many as the cluster holds
+    grace: float = GRACE_SECONDS  # what a run gets to stop by itself
     _flying: dict[Any, PlannedRun] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
     _stop_asked: float = 0.0
@@ -57,7 +58,7 @@ class Dispatcher:
             return False
         for reference in self.session.wait(list(self._flying), seconds=seconds):
             self._take_in(self._flying.pop(reference), self.session.outcome(reference))
-        if self.is_stopping and time.monotonic() - self._stop_asked > GRACE_SECONDS:
+        if self.is_stopping and time.monotonic() - self._stop_asked > self.grace:
             self._end_by_force()
         return True
 
@@ -147,7 +148,7 @@ class Dispatcher:
         deaths.not_before = time.monotonic() + deaths.count - 1
         log.warning("%s: its worker died (%s)", self._name(planned), why)
         if self.is_stopping:
-            self._end_last(run, "KILLED", f"did not stop within {GRACE_SECONDS:g} s")
+            self._end_last(run, "KILLED", f"did not stop within {self.grace:g} s")
         elif deaths.count >= MAX_DEATHS:
             reason = f"{MAX_DEATHS} workers died without a new checkpoint; the last: {why}"
             self._end_last(run, "FAILED", reason)

@@ -14,7 +14,7 @@ import time
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
-from arch_search.scheduling.dispatch import Dispatcher
+from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.session import Session, clear, join, start_local
 from arch_search.scheduling.task import EXECUTE
@@ -63,6 +63,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--address", default="local", help="a Ray cluster to join; local: our own")
     parser.add_argument("--execute", default=EXECUTE, help="what runs a run, as module:function")
     parser.add_argument("--limit", type=int, default=0, help="runs at once; 0: what fits")
+    parser.add_argument("--grace", type=float, default=GRACE_SECONDS, help="seconds to stop in")
     inherited = parser.add_argument_group("set when the driver replaces itself")
     inherited.add_argument("--since", type=float, default=time.time())
     inherited.add_argument("--lock-descriptor", type=int)
@@ -122,6 +123,7 @@ def _run_all(
         execute=options.execute,
         since=options.since,
         limit=options.limit,
+        grace=options.grace,
     )
     stopping = False
     while dispatcher.tick():
@@ -159,6 +161,7 @@ def _replace_self(
         os._exit(1)  # leaving by the usual door would wait for the dead cluster
     kept = ["--root", options.root, "--name", options.name, "--address", options.address]
     kept += ["--execute", options.execute, "--limit", str(options.limit)]
+    kept += ["--grace", str(options.grace)]
     kept += ["--since", repr(options.since), "--restarts", str(restarts)]
     kept += ["--progress", str(progress), "--lock-descriptor", str(presence.hand_over())]
     os.execv(sys.executable, [sys.executable, "-m", "arch_search.scheduling.driver", *kept])

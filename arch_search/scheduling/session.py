@@ -163,10 +163,11 @@ def join(address: str) -> Session:
     set_authentication(own_cluster=False)
     _quiet()
     import ray
+    from ray.exceptions import RayError
 
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, RayError) as error:
         first = str(error).strip().splitlines()[0]
         raise UsageError(
             f"Ray cluster {address}: {first} Is it running, and are RAY_AUTH_MODE=token and "

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arch_search.progress import AT_WORK, driver_state
+from arch_search.progress import has_driver
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import tracking_address
@@ -99,7 +99,7 @@ class Pushes:
 
 def reconcile(root: Root, plan: Plan) -> str:
     """Make MLflow say what the root says, once; returns why it could not. For dead drivers."""
-    alive = driver_state(root.experiment(plan.name))[0] in AT_WORK
+    alive = has_driver(root.experiment(plan.name))
     return Pushes(root, plan).try_push(driver_lives=alive, ending=not alive)
 
 

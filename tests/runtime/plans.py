@@ -75,16 +75,14 @@ def write(root: Root, plan: Plan) -> None:
         root.run(planned.hash).freeze(planned.spec)
 
 
-def start_driver(root: Root, name: str, *, step_seconds: float = 0.0) -> subprocess.Popen[bytes]:
+def start_driver(
+    root: Root, name: str, *options: str, step_seconds: float = 0.0
+) -> subprocess.Popen[bytes]:
     """The driver as its own process, running the stand-in."""
-    log = root.experiment(name).log.open("ab")
-    return subprocess.Popen(
-        [sys.executable, "-m", "arch_search.scheduling.driver", "--root", str(root.path)]
-        + ["--name", name, "--execute", "standin:execute"],
-        env=environment(step_seconds),
-        stdout=log,
-        stderr=log,
-    )
+    command = [sys.executable, "-m", "arch_search.scheduling.driver", "--name", name]
+    command += ["--root", str(root.path), "--execute", "standin:execute", *options]
+    with root.experiment(name).log.open("ab") as log:
+        return subprocess.Popen(command, env=environment(step_seconds), stdout=log, stderr=log)
 
 
 def environment(step_seconds: float) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """A small run in place of a training: it computes, logs, checkpoints and resumes like one.
 
-Its loss is a digest of every step before, so that a lost or repeated step shows in all later values.
+Its loss is a digest of all steps before: a lost or repeated step shows in every later value.
 Faults are chosen by the initial seed.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -63,11 +64,11 @@ def _train(attempt: Attempt, spec: RunSpec, log: LogSpec) -> str:
         _fail(spec, step)
         attempt.log(step, {"train/loss": _loss(digest), "throughput/tokens_per_second": 1.0})
         if step % log.checkpoint_every == 0 or step == spec.steps:
-            attempt.checkpoint(step, lambda folder: _write(folder, digest))
+            attempt.checkpoint(step, functools.partial(_write, digest))
     return digest
 
 
-def _write(folder: Path, digest: str) -> None:
+def _write(digest: str, folder: Path) -> None:
     (folder / "progress.json").write_text(json.dumps({"digest": digest}))
 
 

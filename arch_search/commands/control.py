@@ -1,0 +1,147 @@
+"""`status`, `stop`, `resume`: they read the storage root and work after the driver died."""
+
+import difflib
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from arch_search.commands.follow import follow, status_table
+from arch_search.errors import UsageError
+from arch_search.files import dump_json, write_once
+from arch_search.lease import is_live, settle
+from arch_search.progress import has_driver, read_status
+from arch_search.storage import ExperimentFolder, Root
+
+STOP_SECONDS = 90.0  # the driver's grace for its runs, and some
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How an experiment stands; without a name, all of them."""
+    root = Root()
+    if name is not None:
+        settle_experiment(root, find(root, name))
+        found = read_status(root, name)
+        print(json.dumps(asdict(found), indent=1)) if as_json else _print(status_table(found))
+        return
+    every = [read_status(root, folder.name) for folder in root.experiments()]
+    if as_json:
+        print(json.dumps([asdict(one) for one in every], indent=1))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("experiment", "driver", "runs", "finished", "running", "failed"):
+        table.add_column(column, overflow="fold")
+    for one in every:
+        counts = [one.count(state) for state in ("FINISHED", "RUNNING", "FAILED")]
+        table.add_row(one.name, one.driver, *map(str, (len(one.runs), *counts)))
+    _print(table if every else f"no experiments under {root.path}")
+
+
+def stop(
+    name: NameArgument,
+    wait: Annotated[bool, typer.Option(help="Return when all has stopped.")] = True,
+) -> None:
+    """Stop an experiment's runs at a checkpoint; 'resume' goes on from there."""
+    root = Root()
+    folder = find(root, name)
+    settle_experiment(root, folder)
+    if not _at_work(root, folder):
+        print(f"{name} is not running")
+        return
+    write_once(folder.stop, dump_json({"state": "KILLED", "reason": "stopped by a person"}))
+    deadline = time.monotonic() + STOP_SECONDS
+    while wait and _at_work(root, folder) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not _at_work(root, folder):
+        settle_experiment(root, folder)
+        print(f"{name} has stopped; go on with: arch-search resume {name}")
+    else:
+        print(f"{name} is stopping; see: arch-search status {name}")
+
+
+def resume(
+    name: NameArgument,
+    address: Annotated[
+        str | None, typer.Option("--address", help="A Ray cluster; this machine if not given.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
+) -> None:
+    """Go on with an experiment: what finished stays, the rest continues from its checkpoints."""
+    root = Root().make()
+    find(root, name)
+    if code := start(root, name, address=address, wait=wait, limit=limit):
+        raise typer.Exit(code)
+
+
+def start(
+    root: Root, name: str, *, address: str | None = None, wait: bool = False, limit: int = 0
+) -> int:
+    """Launch the driver of a planned experiment, and follow it if asked to; returns an exit code.
+
+    Raises:
+        UsageError: as `scheduling.launch.launch`.
+    """
+    from arch_search.scheduling.launch import launch  # the start-up of `status` need not load it
+
+    launched = launch(root, name, address=address, limit=limit)
+    if launched.is_nothing:
+        print(f"{name}: nothing to do, all runs have finished")
+        return 0
+    if not wait:
+        where = f"as job {launched.job}" if launched.job else f"in process {launched.pid}"
+        print(f"{name} runs {where}; see: arch-search status {name}")
+        return 0
+    if not launched.job:
+        return follow(root, name)
+    from arch_search.scheduling.jobs import ended
+
+    return follow(root, name, ended=lambda: ended(launched.address, launched.job))
+
+
+def find(root: Root, name: str) -> ExperimentFolder:
+    """The folder of an experiment that exists. Raises UsageError naming the nearest."""
+    folder = root.experiment(name)
+    if not (folder.path / "plan.json").exists():
+        known = [one.name for one in root.experiments()]
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"no experiment {name!r} under {root.path}; there are: {', '.join(known) or 'none'}."
+            f"{meant}"
+        )
+    return folder
+
+
+def settle_experiment(root: Root, folder: ExperimentFolder) -> None:
+    """End what a dead process left open, here and in MLflow."""
+    plan = folder.plan()
+    settle(root, [root.run(planned.hash) for planned in plan.runs])
+    tracking = folder.read("tracking.json")
+    if not _at_work(root, folder) and (tracking.get("open") or tracking.get("behind")):
+        from arch_search.tracking.writer import reconcile  # seconds of imports, only when needed
+
+        reconcile(root, plan)
+
+
+def _at_work(root: Root, folder: ExperimentFolder) -> bool:
+    """Whether a driver, or a worker that it left behind, still works on the experiment."""
+    if has_driver(folder):
+        return True
+    runs = [root.run(planned.hash) for planned in folder.plan().runs]
+    last = [attempts[-1] for run in runs if (attempts := run.attempts())]
+    return any(is_live(a) and a.lease().get("experiment") == folder.name for a in last)
+
+
+def _print(what: Table | str) -> None:
+    Console().print(what, highlight=False)

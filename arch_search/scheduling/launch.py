@@ -1,0 +1,115 @@
+"""Starts an experiment's driver: as a process of its own here, or as a job on a Ray cluster."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from arch_search.errors import UsageError
+from arch_search.lease import settle
+from arch_search.progress import has_driver
+from arch_search.scheduling.session import cpus_here
+from arch_search.scheduling.task import EXECUTE
+from arch_search.spec import Plan
+from arch_search.storage import ExperimentFolder, Root
+from arch_search.tracking.server import probe, tracking_address
+
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """What was started: `job` and `address` name a Ray job; `pid` a process here; or nothing."""
+
+    pid: int = 0
+    job: str = ""
+    address: str = ""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.pid and not self.job
+
+
+def launch(
+    root: Root, name: str, *, address: str | None = None, limit: int = 0, execute: str = EXECUTE
+) -> Launched:
+    """Start the driver of an experiment that has a plan, unless nothing is left to do.
+
+    Args:
+        address: None runs on this machine; http(s)://head:8265 sends a Ray job; anything else is
+            a running cluster that a driver on this machine joins.
+        limit: runs at once; 0: as many as the cluster holds.
+        execute: what runs a run, as module:function.
+    Raises:
+        UsageError: a driver works on it already, MLflow or the cluster cannot be reached, a run
+            asks for more than this machine has, or the driver did not come up.
+    """
+    folder = root.experiment(name)
+    plan = folder.plan()
+    settle(root, [root.run(planned.hash) for planned in plan.runs])
+    if has_driver(folder):
+        raise UsageError(f"{name} is running already; follow it with 'arch-search status {name}'")
+    if nothing_left(root, plan):
+        return Launched()
+    probe(tracking_address(root, plan.tracking_uri))
+    if address is None:
+        _check_room(plan)
+    folder.stop.unlink(missing_ok=True)
+    arguments = ["--root", str(root.path), "--name", name, "--execute", execute]
+    arguments += ["--limit", str(limit)]
+    if address is not None and address.startswith(("http://", "https://")):
+        return _send(folder, address, [*arguments, "--address", "auto"])
+    return Launched(pid=_detach(folder, [*arguments, "--address", address or "local"]))
+
+
+def _send(folder: ExperimentFolder, address: str, arguments: list[str]) -> Launched:
+    """Send the driver as a job; driver.json says so until that driver writes its own."""
+    from arch_search.scheduling.jobs import send
+
+    before = folder.read("driver.json")
+    folder.write("driver.json", {"state": "SUBMITTED", "reason": f"as a job to {address}"})
+    try:
+        return Launched(job=send(address, folder.name, arguments), address=address)
+    except UsageError:
+        folder.write("driver.json", before)
+        raise
+
+
+def nothing_left(root: Root, plan: Plan) -> bool:
+    """Whether all runs and evaluations are done and MLflow has them."""
+    behind = root.experiment(plan.name).read("tracking.json").get("behind", "unknown")
+    done = all(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs)
+    return done and not behind
+
+
+def _check_room(plan: Plan) -> None:
+    if plan.resources.cpus > cpus_here():
+        raise UsageError(
+            f"resources.cpus: a run asks for {plan.resources.cpus:g}, this machine has "
+            f"{cpus_here()}; ask for fewer or name a cluster with --address"
+        )
+
+
+def _detach(folder: ExperimentFolder, arguments: list[str]) -> int:
+    """Start the driver in a session of its own; returns when it holds the lock."""
+    with folder.log.open("ab") as output:
+        start = folder.log.stat().st_size
+        process = subprocess.Popen(
+            [sys.executable, "-m", "arch_search.scheduling.driver", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if folder.read("driver.json").get("pid") == process.pid:
+            return process.pid
+        if process.poll() is not None:
+            break
+        time.sleep(0.05)
+    said = folder.log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
+    why = said[-1] if said else f"exit code {process.poll()}"
+    raise UsageError(f"the driver of {folder.name} did not start: {why} (see {folder.log})")
