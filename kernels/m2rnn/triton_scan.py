@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
+from kernels.m2rnn import fast_scan
 from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
 
@@ -169,6 +170,9 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, last state, and the state before every C-th step (empty unless `save`)."""
     query, key, value = _strided(query), _strided(key), _strided(value)
+    if fast_scan.covers(query, value, gate_weight, phi, delta):
+        weight = None if weight is None else weight.contiguous()
+        return fast_scan.run_forward(query, key, value, forget, weight, state, keep, phi, save)
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
     cut = plan(N, K, V, delta=delta)
@@ -198,11 +202,13 @@ def _forward(
 def _(query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, save):
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
-    chunks = -(-T // plan(N, K, V, delta=delta).C) if save else 0
+    fast = fast_scan.covers(query, value, gate_weight, phi, delta)
+    step = fast_scan.BORDER if fast else plan(N, K, V, delta=delta).C
+    kept = torch.bfloat16 if fast else torch.float32
     return (
         value.new_empty(B, T, N, V),
         state.new_empty(B, N, K, V, dtype=torch.float32),
-        state.new_empty(B, chunks, N, K, V, dtype=torch.float32),
+        state.new_empty(B, -(-T // step) if save else 0, N, K, V, dtype=kept),
     )
 
 
@@ -225,6 +231,12 @@ def _backward(
     """Gradients of query, key, value, forget, weight, state, gate_weight (float32 for the last 3;
     empty for a weight that is not there)."""
     query, key, value = _strided(query), _strided(key), _strided(value)
+    if fast_scan.covers(query, value, gate_weight, phi, delta):
+        weight = None if weight is None else weight.contiguous()
+        grads = fast_scan.run_backward(
+            query, key, value, forget, weight, keep, borders, grad_output, grad_last, phi, clip
+        )
+        return (*grads, grads[-1].new_empty(0))
     B, K = query.shape[0], query.shape[3]
     N, V = grad_last.shape[1], value.shape[3]
     cut = plan(N, K, V, delta=delta)

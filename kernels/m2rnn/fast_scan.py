@@ -1,0 +1,147 @@
+"""Launches the fast M²RNN kernels: what they cover, how a case is cut, what is summed after."""
+
+# pyright: reportArgumentType=false, reportCallIssue=false
+# (kernel arguments are typed for the device)
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels.m2rnn.gluon_backward import fast_backward
+from kernels.m2rnn.gluon_forward import fast_forward
+from kernels.m2rnn.partial_sums import sum_parts
+
+BORDER = 16  # steps between kept states: a chunk's states fit in shared memory, 11 programs an SM
+PARTIAL_BYTES = 128 * 2**20  # shares of outputs or gradients that wait to be summed
+WARPS = 528  # of an H200 that one more warp each would not slow: 4 a multiprocessor
+EXTRA_F: dict = {}
+EXTRA_B: dict = {}
+PHIS = ("tanh", "identity", "softsign", "relu", "hard_tanh")
+
+
+def covers(query: Tensor, value: Tensor, gate_weight: Tensor | None, phi: str, delta: bool) -> bool:
+    """Whether the fast kernels can run this: bfloat16 inputs, V 16 or 32, independent rows."""
+    return (
+        query.device.type == "cuda"
+        and query.dtype == value.dtype == torch.bfloat16
+        and value.shape[3] in (16, 32)
+        and gate_weight is None
+        and phi in PHIS
+        and not delta
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Rows of one program, and the steps between two summations."""
+
+    rows: int
+    tiles: int
+    segment: int
+
+
+def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes, rows: int | None = None) -> Cut:
+    """Wide tiles when the heads fill the GPU, narrow ones when more programs are needed.
+
+    Args:
+        step_bytes: bytes of partial results for one time step, as a function of the tiles.
+    """
+    if rows is None:
+        wide = V == 16 and K > 16 and B * N * triton.cdiv(K, 32) >= 2 * WARPS
+        rows = 32 if wide else 16
+    tiles = triton.cdiv(K, rows)
+    whole = triton.cdiv(T, BORDER) * BORDER
+    affordable = PARTIAL_BYTES // (step_bytes(tiles) * BORDER) * BORDER
+    return Cut(rows=rows, tiles=tiles, segment=max(BORDER, min(whole, affordable)))
+
+
+def _common(query, key, value, forget, weight, N: int) -> tuple:
+    weights = N if weight is None else weight.shape[0]
+    groups = [N // x.shape[2] for x in (query, key, value, forget)] + [N // weights]
+    return (*groups, *(s for x in (query, key, value, forget) for s in x.stride()[:3]))
+
+
+def _weight_kind(weight: Tensor | None) -> str:
+    return "identity" if weight is None else {2: "diagonal", 3: "dense"}[weight.ndim]
+
+
+def border_count(T: int) -> int:
+    """How many states the forward keeps for the backward."""
+    return -(-T // BORDER)
+
+
+def run_forward(
+    query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
+    state: Tensor, keep: Tensor | None, phi: str, save: bool, rows: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Output (B, T, N, V), last state (B, N, K, V) float32, kept states (B, borders, N, K, V)."""
+    B, T, _, K = query.shape
+    N, V = state.shape[1], value.shape[3]
+    how = cut(B, T, N, K, V, step_bytes=lambda tiles: 4 * B * N * V * tiles, rows=rows)
+    last = state.float().clone(memory_format=torch.contiguous_format)
+    borders = value.new_empty(B, border_count(T) if save else 0, N, K, V)
+    output = value.new_empty(B, T, N, V)
+    segment = how.segment if how.tiles > 1 else T
+    parts = None
+    for first in range(0, T, segment):
+        end = min(first + segment, T)
+        if how.tiles > 1:
+            if parts is None or parts.shape[2] != end - first:
+                parts = last.new_empty(how.tiles, B, end - first, N, V)
+            target = parts
+        else:
+            target = output
+        with torch.cuda.device_of(query):
+            fast_forward[(N, B, how.tiles)](
+                query, key, value, forget, last if weight is None else weight,
+                last if keep is None else keep, last, target, borders, T, N, first, end,
+                *_common(query, key, value, forget, weight, N),
+                K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
+                RESET=keep is not None, SAVE=save, num_warps=1, **EXTRA_F,
+            )  # fmt: skip
+        if parts is not None:
+            sum_parts(parts, output, first)
+    return output, last, borders
+
+
+def run_backward(
+    query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
+    keep: Tensor | None, borders: Tensor, grad_output: Tensor, grad_last: Tensor, phi: str,
+    clip: str, rows: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of query, key, value, forget, weight (float32, empty if None) and state."""
+    B, T, _, K = query.shape
+    N, V = grad_last.shape[1], value.shape[3]
+    how = cut(B, T, N, K, V, step_bytes=lambda t: 4 * B * N * (2 * K + t * (V + 1)), rows=rows)
+    dq, dk, dv, df = (
+        torch.empty_like(x, memory_format=torch.contiguous_format)
+        for x in (query, key, value, forget)
+    )
+    carry = grad_last.float().clone(memory_format=torch.contiguous_format)
+    grad_output = grad_output.contiguous()
+    square = () if weight is None else weight.shape[1:]
+    dw = carry.new_zeros(how.tiles, B, N, *square) if weight is not None else carry
+    parts: list[Tensor] = []
+    for first in reversed(range(0, T, how.segment)):
+        end = min(first + how.segment, T)
+        S = end - first
+        if not parts or parts[2].shape[2] != S:
+            parts = [carry.new_empty(B, N, S, K), carry.new_empty(B, N, S, K)]
+            parts += [carry.new_empty(how.tiles, B, S, N, x) for x in (V, 1)]
+        with torch.cuda.device_of(query):
+            fast_backward[(N, B, how.tiles)](
+                query, key, value, forget, carry if weight is None else weight,
+                carry if keep is None else keep, grad_output, borders, carry, *parts, dw,
+                T, N, first, end, *_common(query, key, value, forget, weight, N),
+                K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
+                RESET=keep is not None, CLIP=clip, num_warps=1, **EXTRA_B,
+            )  # fmt: skip
+        for part, out in zip(parts[:2], (dq, dk), strict=True):
+            sum_parts(part.transpose(1, 2)[None], out, first)
+        sum_parts(parts[2], dv, first)
+        sum_parts(parts[3], df[..., None], first)
+    d_weight = carry.new_empty(0)
+    if weight is not None:
+        d_weight = dw.sum((0, 1)).unflatten(0, (weight.shape[0], -1)).sum(1)
+    return dq, dk, dv, df, d_weight, carry

@@ -1,0 +1,155 @@
+"""The fast M²RNN forward: one warp owns R rows of one head's state, with no barrier between warps.
+
+Written in Gluon (Triton with explicit layouts): see `gluon_operands` for how a step is made of
+matrix instructions. For what it covers see `fast_scan`; `triton_forward` has the rest.
+"""
+
+# pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
+# pyright: reportAttributeAccessIssue=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportAssignmentType=false, reportOptionalMemberAccess=false
+# (Gluon's own types are those of its compiler)
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from kernels.m2rnn.gluon_operands import (
+    column_steps,
+    gates,
+    keeps,
+    nonlinearity,
+    pick,
+    row_steps,
+    value_steps,
+)
+
+
+@gluon.jit
+def mix(h, operand, product, diagonal, rest, WEIGHT: gl.constexpr):
+    """h W + k vᵀ in float32 from h and its rounded operand; `product` gives (k masked, v picked).
+
+    W's diagonal meets h in float32, only the rest meets its rounding: near W = I that is little.
+    """
+    x = h
+    if WEIGHT != "identity":
+        x = h * diagonal
+    x = mma_v2(product[0], product[1], x)
+    if WEIGHT == "dense":
+        x = mma_v2(operand, rest, x)
+    return x
+
+
+@gluon.jit
+def load_mixing(weight, V: gl.constexpr, WEIGHT: gl.constexpr, MMA: gl.constexpr):
+    """W's diagonal (1, V) in float32, and W without it as a right operand (V, V), bfloat16."""
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    columns = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
+    i = gl.arange(0, V, layout=gl.SliceLayout(1, RIGHT))[:, None]
+    j = gl.arange(0, V, layout=gl.SliceLayout(0, RIGHT))[None, :]
+    diagonal = gl.zeros([1, V], gl.float32, layout=MMA)
+    rest = gl.zeros([V, V], gl.bfloat16, layout=RIGHT)
+    if WEIGHT == "diagonal":
+        diagonal = gl.load(weight + columns).to(gl.float32)
+    elif WEIGHT == "dense":
+        diagonal = gl.load(weight + columns * (V + 1)).to(gl.float32)
+        rest = gl.load(weight + i * V + j, mask=i != j, other=0.0).to(gl.bfloat16)
+    return diagonal, rest
+
+
+@gluon.jit
+def fast_forward(
+    query, key, value, forget, weight, keep, state, output, borders,
+    T, N, first, last, query_group, key_group, value_group, forget_group, weight_group,
+    query_b, query_t, query_n, key_b, key_t, key_n,
+    value_b, value_t, value_n, forget_b, forget_t, forget_n,
+    K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
+    PHI: gl.constexpr, RESET: gl.constexpr, SAVE: gl.constexpr,
+):  # fmt: skip
+    """Scans the steps [first, last), first a multiple of C; S = last - first.
+
+    Reads and rewrites `state` (B, N, K, V), float32. Writes y, one share for each row tile
+    (tiles, B, S, N, V), and, with SAVE, the state before every C-th step
+    (B, ceil(T / C), N, K, V), bfloat16.
+    """
+    MMA: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
+    )
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 64 // V, V // 8, [1, 0])
+    n = gl.program_id(0).to(gl.int64)
+    b = gl.program_id(1).to(gl.int64)
+    tile = gl.program_id(2).to(gl.int64)
+    B = gl.num_programs(1).to(gl.int64)
+    rows = K - gl.program_id(2) * R
+    begin = first.to(gl.int64)
+    query += b * query_b + n // query_group * query_n + begin * query_t + tile * R
+    key += b * key_b + n // key_group * key_n + begin * key_t + tile * R
+    value += b * value_b + n // value_group * value_n + begin * value_t
+    forget += b * forget_b + n // forget_group * forget_n + begin * forget_t
+    keep += b * T + begin
+    output += ((tile * B + b) * (last - first) * N + n) * V
+    borders += ((b * gl.cdiv(T, C) + begin // C) * N + n) * K * V + tile * R * V
+    state += (b * N + n) * K * V + tile * R * V
+    r = gl.arange(0, R, layout=gl.SliceLayout(1, MMA))[:, None]
+    columns = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
+    cells = r * V + columns
+    inside = (r < rows) & (columns < V)
+    square: gl.constexpr = V * V if WEIGHT == "dense" else V
+    diagonal, rest = load_mixing(weight + n // weight_group * square, V, WEIGHT, MMA)
+    step_row = gl.arange(0, 16, layout=gl.SliceLayout(1, RIGHT))[:, None] // 2
+    step_column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
+    y_row = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
+    y_step = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
+    transposing = gl.allocate_shared_memory(gl.bfloat16, [2, R, V], SHARED)
+
+    steps = last - first
+    k = row_steps(key, key_t, steps, rows, R, LEFT)
+    v = value_steps(value, value_t, steps, V, RIGHT)
+    q = column_steps(query, query_t, steps, rows, R, RIGHT)
+    f = gates(forget, forget_t, steps)
+    h = gl.load(state + cells, mask=inside, other=0.0)
+    rounded = h.to(gl.bfloat16)
+    for t in range(first, last, 8):
+        kept = keeps(keep, last - t)
+        if RESET:
+            h = h * kept[0]
+            rounded = h.to(gl.bfloat16)
+        if SAVE:  # noqa: SIM102 - the outer one is decided when compiling
+            if t % C == 0:
+                gl.store(borders + cells, rounded, mask=inside)
+                borders += N * K * V
+        # the next block's loads are issued before this block's work
+        key += 8 * key_t
+        value += 8 * value_t
+        query += 8 * query_t
+        forget += 8 * forget_t
+        keep += 8
+        steps = last - t - 8
+        next_k = row_steps(key, key_t, steps, rows, R, LEFT)
+        next_v = value_steps(value, value_t, steps, V, RIGHT)
+        next_q = column_steps(query, query_t, steps, rows, R, RIGHT)
+        next_f = gates(forget, forget_t, steps)
+        y = gl.zeros([V, 8], gl.float32, layout=MMA)
+        for j in gl.static_range(8):
+            if RESET and j > 0:
+                h = h * kept[j]
+                rounded = h.to(gl.bfloat16)
+            operand = gl.convert_layout(rounded, LEFT)
+            x = mix(h, operand, (k, pick(v, step_row - j)), diagonal, rest, WEIGHT)
+            z = nonlinearity(x, PHI)
+            h = z + f[j] * (h - z)
+            rounded = h.to(gl.bfloat16)
+            slot = transposing.index(j % 2)
+            slot.store(rounded)
+            y = mma_v2(slot.permute((1, 0)).load(LEFT), pick(q, step_column - j), y)
+        gl.store(
+            output + y_step * (N * V) + y_row,
+            y.to(output.dtype.element_ty),
+            mask=(y_step < last - t) & (y_row < V),
+        )
+        output += 8 * N * V
+        k = next_k
+        v = next_v
+        q = next_q
+        f = next_f
+    gl.store(state + cells, h, mask=inside)
