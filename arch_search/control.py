@@ -178,8 +178,12 @@ def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
         having = [run for run in runs if key in _circumstances(run)]
         seen = _groups(having, lambda run, key=key: str(_circumstances(run)[key]))
         if len(seen) > 1:
-            listed = "; ".join(f"{value or 'none'} ({_names(who)})" for value, who in seen.items())
-            yield f"Unequal {key} between runs: {listed}."
+            listed = "; ".join(f"{v[:24] or 'none'} ({_names(who)})" for v, who in seen.items())
+            equal = ", though what was executed has equal hashes" if key in _REPOSITORY else ""
+            yield f"Unequal {key} between runs{equal}: {listed}."
+
+
+_REPOSITORY = ("git commit", "diff hash")  # may change without changing what a run executes
 
 
 def _circumstances(run: RunRecord) -> dict[str, Any]:

@@ -129,6 +129,10 @@ def _resolution(
                 f"The smallest effect that matters, {100 * share:.3g} % ({margin:.2g}), is smaller "
                 "than that: more seeds are needed to settle it."
             )
+    leaning = [o for o in outcomes if _found(o) and (o.permutation_p or 0) > 0.05]
+    if leaning and permutation is not None and permutation.smallest_p <= 0.05:
+        listed = ", ".join(f"{o.arm} (p = {o.permutation_p:.2g})" for o in leaning)
+        yield f"The permutation check does not confirm {listed}: that rests on normal noise."
     if permutation is not None and permutation.smallest_p > 0.05:
         yield (
             "The permutation check cannot reach 5 % with so few seeds: its smallest possible "
@@ -139,3 +143,8 @@ def _resolution(
 def _signed(value: float | None) -> str:
     """Three digits with a true minus sign."""
     return "–" if value is None else f"{value:+.3g}".replace("-", "−")
+
+
+def _found(outcome: ArmOutcome) -> bool:
+    """Whether the interval leaves out zero."""
+    return outcome.low is not None and outcome.high is not None and outcome.low * outcome.high > 0

@@ -7,6 +7,8 @@ from typing import Any
 from arch_search.compare import Comparison
 from arch_search.records import Experiment, RunRecord
 
+NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
+
 
 def how_controlled(
     experiment: Experiment, comparison: Comparison, finished: Sequence[RunRecord]
@@ -44,12 +46,34 @@ def _planned(experiment: Experiment, finished: Sequence[RunRecord]) -> str:
     return f"{said}; {reused} runs of equal content hash had ended before and were reused."
 
 
+def residues(experiment: Experiment) -> list[str]:
+    """Counts in which arms differ from the baseline without being a factor, with their size."""
+    base, found = experiment.baseline, []
+    for name, value in base.counts.items():
+        shares = {
+            arm.name: arm.counts[name] / value - 1
+            for arm in experiment.plan.arms
+            if value and name in arm.counts
+        }
+        arm, largest = max(shares.items(), key=lambda item: abs(item[1]), default=("", 0.0))
+        if abs(largest) > NOTABLE and name not in base.factors:
+            change = f"{100 * largest:+.2g} %".replace("-", "−")
+            found.append(f"{name.replace('_', ' ')} ({change} in {arm})")
+    if not found:
+        return []
+    return [
+        f"Not held equal, largest departure from the baseline: {', '.join(found)}. "
+        "A difference in quality may come from that."
+    ]
+
+
 def recorded_environment(finished: Sequence[RunRecord]) -> tuple[tuple[str, str], ...]:
-    """What the first run ran on; the control's warnings name what differs in others."""
-    result = finished[0].result or {}
-    rows: dict[str, Any] = dict(result.get("environment", {}))
+    """What the first run ran on, and all kernels; the warnings name what differs in others."""
+    recorded = [(run.result or {}).get("environment", {}) for run in finished]
+    rows: dict[str, Any] = dict(recorded[0])
     versions = rows.pop("versions", {})
-    backends = rows.pop("backends", {})
+    backends = {k: v for one in recorded for k, v in one.get("backends", {}).items()}
+    rows.pop("backends", None)
     shown = {key.replace("_", " "): value for key, value in rows.items() if value not in ("", None)}
     shown["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     shown["kernels"] = ", ".join(f"{kind}: {backend}" for kind, backend in backends.items())

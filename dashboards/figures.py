@@ -95,44 +95,29 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
     return alt.layer(*layers).properties(width=WIDTH - 260, height=alt.Step(46))
 
 
-def learning_curves(experiment: Experiment, curves: pd.DataFrame, baseline: str):
+def learning_curves(experiment: Experiment, curves: pd.DataFrame):
     """Left: the curve of each arm, band over seeds. Right: minus the baseline, seed by seed.
 
     With many arms the differences alone, a panel for each.
     """
     metric = curve_metric(curves)
     one = curves.query("metric == @metric")
-    paired = paired_differences(one, baseline, by=["step", "tokens"])
     x = alt.X(
         "tokens:Q",
         title="training tokens",
         axis=alt.Axis(format="~s", grid=False, tickCount=6),
         scale=alt.Scale(domainMin=0, nice=False),
     )
-    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(y="at:Q")
-    right = _bands(experiment, paired, "difference", f"minus {baseline}, same seed", x=x)
-    if len(experiment.plan.arms) > MANY_ARMS:
-        return _panels([zero, *right], experiment, _over_seeds(paired, "difference", "tokens"))
-    width = (WIDTH - 150) // 2
-    left = alt.layer(
-        *_bands(experiment, one, "value", label(metric), x=x, clip_to=_late_range(one))
-    )
-    return alt.hconcat(
-        left.properties(width=width, height=300, title="Learning curves"),
-        alt.layer(zero, *right).properties(width=width, height=300, title="Difference so far"),
-        spacing=40,
-    )
+    return _beside_baseline(
+        experiment, one, x, label(metric), ["Learning curves", "Minus the baseline, same seed"],
+        clip_to=_late_range(one),
+    )  # fmt: skip
 
 
 def loss_by_position(experiment: Experiment, table: pd.DataFrame, training_length: int):
     """Bits per byte at each position of long documents; the training length is marked."""
-    at = table.assign(position=(table["first"] + table["last"] + 1) / 2)
-    shown = pd.DataFrame({"at": [training_length], "text": [f"training length {training_length}"]})
-    rule = alt.Chart(shown).mark_rule(color=INK, strokeDash=[4, 4]).encode(x="at:Q")
-    note = (
-        alt.Chart(shown)
-        .mark_text(align="left", dx=6, dy=8, baseline="top", color=INK, fontSize=12)
-        .encode(x="at:Q", y=alt.value(0), text="text:N")
+    at = table.assign(
+        position=(table["first"] + table["last"] + 1) / 2, value=table["bits_per_byte"]
     )
     ticks = [training_length * 2.0**power for power in range(-4, 5)]
     ends = [float(min(at["position"])), float(max(table["last"]) + 1)]
@@ -142,10 +127,10 @@ def loss_by_position(experiment: Experiment, table: pd.DataFrame, training_lengt
         scale=alt.Scale(type="log", base=2, nice=False, domain=ends),
         axis=alt.Axis(values=ticks, format="d", grid=False, labelOverlap=True),
     )
-    bands = _bands(experiment, at, "bits_per_byte", "bits per byte", x=x)
-    if len(experiment.plan.arms) > MANY_ARMS:
-        return _panels([*bands, rule], experiment, _over_seeds(at, "bits_per_byte", "position"))
-    return alt.layer(*bands, rule, note).properties(width=WIDTH - 90, height=300)
+    return _beside_baseline(
+        experiment, at, x, "bits per byte", ["Loss by position", "Minus the baseline, same seed"],
+        mark=(training_length, f"training length {training_length}"),
+    )  # fmt: skip
 
 
 def throughput(experiment: Experiment, results: pd.DataFrame):
@@ -189,6 +174,47 @@ def paired_differences(
     return joined.assign(difference=joined["value"] - joined["value_baseline"])
 
 
+def _beside_baseline(
+    experiment: Experiment,
+    table: pd.DataFrame,
+    x: alt.X,
+    title: str,
+    headings: list[str],
+    *,
+    mark: tuple[float, str] | None = None,
+    clip_to: tuple[float, float] | None = None,
+):
+    """Left: every arm. Right: minus the baseline's run of the same seed; panels for many arms.
+
+    Args:
+        table: columns arm, seed, value and the one that `x` shows.
+        mark: a place on the x axis, and what to call it.
+    """
+    across = str(x["shorthand"]).removesuffix(":Q")
+    paired = paired_differences(table, experiment.baseline.name, by=[across])
+    zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(y="at:Q")
+    marks = _marked(*mark) if mark else []
+    right = [zero, *_bands(experiment, paired, "difference", f"difference in {title}", x=x), *marks]
+    if len(experiment.plan.arms) > MANY_ARMS:
+        return _panels(right, experiment, _over_seeds(paired, "difference", across))
+    left = [*_bands(experiment, table, "value", title, x=x, clip_to=clip_to), *marks]
+    size = {"width": (WIDTH - 150) // 2, "height": 300}
+    return alt.hconcat(
+        alt.layer(*left).properties(title=headings[0], **size),
+        alt.layer(*right).properties(title=headings[1], **size),
+        spacing=40,
+    )
+
+
+def _marked(at: float, text: str) -> list[alt.Chart]:
+    shown = alt.Chart(pd.DataFrame({"at": [at], "text": [text]}))
+    label_ = {"align": "left", "dx": 6, "dy": 2, "baseline": "top", "fontSize": 12}
+    return [
+        shown.mark_rule(color=INK, strokeDash=[4, 4]).encode(x="at:Q"),
+        shown.mark_text(color=INK, **label_).encode(x="at:Q", y=alt.value(0), text="text:N"),
+    ]
+
+
 def _over_seeds(table: pd.DataFrame, value: str, across: str) -> pd.DataFrame:
     """Mean, min and max over seeds for each arm and value of column `across`."""
     grouped = table.groupby(["arm", across])[value]
@@ -223,15 +249,11 @@ def _bands(
 
 
 def _panels(layers: list[alt.Chart], experiment: Experiment, rows: pd.DataFrame):
-    """A small panel for each arm, with the baseline's own curve, if it has one, in every panel."""
-    baseline, *others = arm_order(experiment)
-    own = rows[rows["arm"] == baseline]
-    data = pd.concat(
-        [part.assign(panel=arm) for arm in others for part in (own, rows[rows["arm"] == arm])]
-    )
-    size = {"width": 195, "height": 130}
+    """A small panel for each arm but the baseline."""
+    others = arm_order(experiment)[1:]
+    data = rows.assign(panel=rows["arm"])
     panel = alt.Facet("panel:N", sort=others, title=None)
-    return alt.layer(*layers, data=data).properties(**size).facet(panel, columns=4)
+    return alt.layer(*layers, data=data).properties(width=195, height=130).facet(panel, columns=4)
 
 
 def _late_range(curves: pd.DataFrame) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from arch_search.records import (
 )
 from arch_search.storage import Root, write_atomic
 from dashboards import figures
-from dashboards.controls import how_controlled, recorded_environment
+from dashboards.controls import how_controlled, recorded_environment, residues
 
 HERE = Path(__file__).parent
 SPEED, MEMORY = "throughput/tokens_per_second", "memory/peak_gib"
@@ -95,7 +95,7 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
         rows=tuple(_row(experiment, outcome) for outcome in comparison.arms),
         figures={figure.name: figure for figure in drawn},
         controlled=how_controlled(experiment, comparison, finished),
-        notes=(*experiment.plan.notes, *comparison.control.warnings),
+        notes=(*experiment.plan.notes, *residues(experiment), *comparison.control.warnings),
         environment=recorded_environment(finished),
         source=experiment.plan.source,
     )
@@ -171,7 +171,7 @@ def _figures(experiment: Experiment, comparison: Comparison) -> list[Figure]:
         drawn.append(_draw("differences", _FOREST, figures.forest(experiment, comparison, values)))
     logged = curves(experiment)
     if not logged.empty and comparison.baseline in set(logged["arm"]):
-        chart = figures.learning_curves(experiment, logged, comparison.baseline)
+        chart = figures.learning_curves(experiment, logged)
         drawn.append(_draw("curves", _CURVES, chart))
     positions = table(experiment, "loss_by_position")
     if not positions.empty:
@@ -196,7 +196,8 @@ _FOREST = (
 _CURVES = "Line: mean over seeds. Band: lowest to highest seed. The start may be cut off above."
 _POSITIONS = (
     "Bits per byte at each position of long validation documents, to several times the training "
-    "length. Line: mean over seeds. Band: lowest to highest seed."
+    "length. Line: mean over seeds. Band: lowest to highest seed. Both panels rest on the same "
+    "documents, so what is common to all arms cancels on the right."
 )
 _SPEED = "Shared device: not to be ranked. One dot a seed, as measured while other runs went on."
 

@@ -83,6 +83,23 @@ def test_one_seed_resolves_nothing_and_says_so(planted):
     assert any("one seed" in s for s in comparison.sentences)
 
 
+def test_too_few_seeds_for_permutations_are_said(planted):
+    comparison = compare("planted", root=planted(seeds=2, noise=0.002))
+    assert arm_of(comparison, "m2rnn-2-spread").verdict == "better"
+    assert comparison.permutation is not None
+    assert comparison.permutation.smallest_p == pytest.approx(6 / 24**2)
+
+
+def test_an_unequal_environment_is_pointed_out(planted):
+    root = planted(seeds=2)
+    run = read_experiment("planted", root).runs[1]
+    path = run.folder.path / "result.json"
+    path.write_text(path.read_text().replace('"cpu"', '"NVIDIA H200"'))
+    (warning,) = compare("planted", root=root).control.warnings
+    assert warning.startswith("Unequal device between runs: cpu")
+    assert "NVIDIA H200 (baseline/1)" in warning
+
+
 def test_unequal_streams_are_refused_with_the_step(planted):
     def unlike(arm: str, seed: int, step: int) -> str:
         return "ffff" if (arm, seed) == ("m2rnn-1-last", 2) and step > 70 else ""

@@ -114,3 +114,12 @@ def test_what_cannot_be_compared_gets_no_report(planted):
     root = planted(unlike_stream=lambda arm, seed, step: "f" if arm == "baseline" else "")
     with pytest.raises(UsageError, match="token stream"):
         refresh_report("planted", root)
+
+
+def test_what_was_not_held_equal_is_said_with_its_size(planted):
+    (said,) = [
+        n for n in make_report(read_experiment("planted", planted())).notes if "Not held" in n
+    ]
+    assert "parameters (+0.58 % in m2rnn-2-spread)" in said
+    assert "state elements (−17 % in m2rnn-2-spread)" in said
+    assert "flops" not in said
