@@ -13,6 +13,7 @@ from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.options import option, require_positive
+from kernels.decay import padded_length
 from kernels.gated_delta import gated_delta_product
 from kernels.gated_delta.chunked import CHUNK
 from kernels.normalisation import l2_norm
@@ -124,6 +125,7 @@ class GatedDeltaNet(SequenceMixer):
     def cost(self, length: int) -> Cost:
         o, D, N = self.options, self.width, self.options.value_heads
         n, channels, gates, taps = self.householders, sum(self.mixed), self.gate_size, o.convolution
+        corrections = padded_length(n * length, CHUNK) / length  # a token
         return Cost(
             parameters=D * (channels + gates + self.value_size)
             + taps * channels
@@ -133,7 +135,7 @@ class GatedDeltaNet(SequenceMixer):
             convolution_elements=max(taps - 1, 0) * channels,
             forward_flops_per_token=linear_flops(D, channels + gates + self.value_size)
             + 2 * taps * channels
-            + n * N * chunked_delta_flops(o.key_dim, o.value_dim, min(CHUNK, n * length)),
+            + corrections * N * chunked_delta_flops(o.key_dim, o.value_dim, min(CHUNK, n * length)),
         )
 
 

@@ -12,6 +12,7 @@ from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.options import option, require_positive
+from kernels.decay import padded_length
 from kernels.ssd import ssd_scan
 from kernels.ssd.chunked import CHUNK
 
@@ -128,6 +129,7 @@ class Mamba2(SequenceMixer):
             forward_flops_per_token=linear_flops(D, inputs)
             + linear_flops(self.size, D)
             + 2 * taps * channels
-            + 2 * chunk * K * o.groups
-            + N * (2 * chunk * V + 4 * K * V),
+            + padded_length(length, CHUNK)
+            / length
+            * (2 * chunk * K * o.groups + N * (2 * chunk * V + 4 * K * V)),
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +19,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+@functools.cache
+def option_types(cls: type) -> dict[str, Any]:
+    """The annotated types of an Options dataclass, by name."""
+    return get_type_hints(cls)
+
+
 def read_options(cls: type, mapping: Mapping[str, Any], *, owner: str) -> Any:
     """An instance of the Options dataclass `cls` from plain values.
 
@@ -25,7 +32,7 @@ def read_options(cls: type, mapping: Mapping[str, Any], *, owner: str) -> Any:
         ValueError: a key that `cls` lacks, or a value of the wrong type; names the nearest key or
             the values allowed.
     """
-    hints = get_type_hints(cls)
+    hints = option_types(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     for key in mapping:
         if key not in names:

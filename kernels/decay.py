@@ -37,6 +37,12 @@ def chunk_decays(log_decay: Tensor, reset: Tensor | None) -> Decays:
     )
 
 
+def padded_length(length: int, chunk: int) -> int:
+    """The steps that a chunked scan of `length` steps runs: whole chunks, none longer than it."""
+    chunk = min(chunk, length)
+    return -(-length // chunk) * chunk
+
+
 def split_chunks(x: Tensor, chunk: int) -> Tensor:
     """(B, T, N, ...) -> (B, N, T / chunk rounded up, chunk, ...), padded with zeros at the end."""
     B, T, N, *rest = x.shape

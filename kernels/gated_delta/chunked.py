@@ -53,7 +53,7 @@ def gated_delta(
         if backend == "loop" or query.shape[1] == 1:
             output, last = gated_delta_loop(*inputs, reset=reset)
         else:
-            output, last = _chunked(*inputs, reset=reset, chunk=chunk)
+            output, last = _chunked(*inputs, reset=reset, chunk=min(chunk, query.shape[1]))
     return output.to(value.dtype), last
 
 

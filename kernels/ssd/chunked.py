@@ -55,7 +55,7 @@ def ssd_scan(
             q, k = (x.repeat_interleave(N // G, dim=2) for x in (q, k))
             output, last = ssd_loop(q, k, v, g, state, reset=reset)
         else:
-            output, last = _chunked(q, k, v, g, state, reset=reset, chunk=chunk)
+            output, last = _chunked(q, k, v, g, state, reset=reset, chunk=min(chunk, T))
     return output.to(value.dtype), last
 
 
