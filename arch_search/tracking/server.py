@@ -2,7 +2,7 @@
 
 import fcntl
 import logging
-import os
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -65,15 +65,25 @@ def _sqlite_path(uri: str) -> Path:
 
 
 def _probe_file(path: Path) -> None:
-    folder = next(parent for parent in path.parents if parent.exists())
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        beginning = _beginning(path)
+    except OSError as error:
         raise UsageError(
-            f"tracking database {path} cannot be written; choose another with tracking.uri"
-        )
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            if file.read(16) != b"SQLite format 3\0":
-                raise UsageError(f"tracking database {path} is no SQLite file")
+            f"tracking database {path} cannot be written ({error.strerror}); choose another "
+            "with tracking.uri"
+        ) from None
+    if beginning and beginning != b"SQLite format 3\0":
+        raise UsageError(f"tracking database {path} is no SQLite file")
+
+
+def _beginning(path: Path) -> bytes:
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        return file.read(16)
 
 
 def _search(uri: str) -> None:
@@ -105,16 +115,17 @@ def _bounded(uri: str, reach: Callable[[], None]) -> None:
     if thread.is_alive():
         raise UsageError(f"tracking server {where} gives no answer within {PROBE_SECONDS:g} s")
     if failed:
-        why = _reason(failed[0])
+        why = reason(failed[0])
         raise UsageError(
             f"tracking server {where} cannot be used ({why}); start it, or leave tracking.uri out "
             "for a database under the storage root"
         )
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What MLflow, a database or the network raised, in a few words."""
     text = " ".join(str(error).split())
     for known in ("Connection refused", "Name or service not known", "No route to host"):
         if known in text:
             return known.lower()
-    return text[:120] or type(error).__name__
+    return f"{type(error).__name__}: {text[:200]}"

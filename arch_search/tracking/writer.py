@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arch_search.progress import has_driver
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
-from arch_search.tracking.server import tracking_address
+from arch_search.tracking.server import reason, tracking_address
 
 if TYPE_CHECKING:
     from arch_search.tracking.mirror import Mirror
@@ -60,7 +60,7 @@ class Pushes:
         try:
             self._push(driver_lives=driver_lives, ending=ending)
         except Exception as error:  # whatever MLflow, a database or the network raises
-            failure = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            failure = reason(error)
             if not self.failure:
                 log.warning("MLflow does not take the metrics, they wait: %s", failure)
             self._mirror = None  # what it took before it failed is asked for again

@@ -41,9 +41,9 @@ def tracked(root: Root, name: str) -> tuple[dict[str, str], dict[str, list[Any]]
     experiment = client.get_experiment_by_name(name)
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
-    statuses = {run.info.run_name: run.info.status for run in runs}
+    statuses = {str(run.info.run_name): run.info.status for run in runs}
     losses = {
-        run.info.run_name: [
+        str(run.info.run_name): [
             (m.step, m.value) for m in client.get_metric_history(run.info.run_id, "train/loss")
         ]
         for run in runs
