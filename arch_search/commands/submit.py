@@ -1,0 +1,70 @@
+"""`arch-search submit`: plan, then run on local Ray or on a cluster."""
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from arch_search.commands.compare import compare
+from arch_search.commands.control import start
+from arch_search.commands.plan import FileArgument, OverridesArgument
+from arch_search.errors import UsageError
+from arch_search.progress import has_driver
+from arch_search.storage import Root
+
+
+def submit(
+    file: FileArgument,
+    overrides: OverridesArgument = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="A Ray cluster, as http://head:8265; this machine if not."),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end, then compare and report.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
+) -> None:
+    """Run an experiment. What has finished before, by content hash, is not run again."""
+    root = Root().make()
+    name, code = _submit(file, overrides or [], root, address=address, wait=wait, limit=limit)
+    if wait and _any_result(root, name):
+        compare(name)
+        for command in entry_points(group="arch_search.commands", name="report"):
+            command.load()(name)
+        print(f"In MLflow: arch-search ui   As a table: arch-search compare {name} --json")
+    if code:
+        raise typer.Exit(code)
+
+
+def submit_file(
+    file: Path, overrides: Sequence[str], root: Root, *, address: str | None, wait: bool
+) -> str:
+    """Submit an experiment file; returns the experiment's name. See `arch_search.submit`."""
+    name, _ = _submit(file, overrides, root, address=address, wait=wait, limit=0)
+    return name
+
+
+def _submit(
+    file: Path, overrides: Sequence[str], root: Root, *, address: str | None, wait: bool, limit: int
+) -> tuple[str, int]:
+    from arch_search.planning import make_plan  # imports torch, which other commands do without
+
+    plan = make_plan(file, root, overrides)
+    folder = root.experiment(plan.name)
+    if has_driver(folder):
+        raise UsageError(
+            f"{plan.name} is running already; follow it with 'arch-search status {plan.name}', "
+            f"or give this one another name (name=…)"
+        )
+    for run in plan.runs:
+        root.run(run.hash).freeze(run.spec)
+    folder.write_plan(plan)
+    return plan.name, start(root, plan.name, address=address, wait=wait, limit=limit)
+
+
+def _any_result(root: Root, name: str) -> bool:
+    plan = root.experiment(name).plan()
+    return any(root.run(run.hash).result() is not None for run in plan.runs)
