@@ -131,13 +131,16 @@ def refresh_report(name: str, root: Root) -> Path:
 
 
 def headline(comparison: Comparison) -> dict[str, float]:
-    """The numbers of a report: each arm's mean, and its difference to the baseline."""
+    """The numbers of a report: each arm's mean, and its difference to the baseline.
+
+    The names begin with the metric's, so that MLflow lists them after the runs' own charts.
+    """
     numbers = {}
     for outcome in comparison.arms:
         if outcome.mean is not None:
-            numbers[f"mean/{comparison.metric}/{outcome.arm}"] = outcome.mean
+            numbers[f"{comparison.metric}/mean/{outcome.arm}"] = outcome.mean
         if outcome.difference is not None:
-            numbers[f"difference/{comparison.metric}/{outcome.arm}"] = outcome.difference
+            numbers[f"{comparison.metric}/difference/{outcome.arm}"] = outcome.difference
     return numbers
 
 
