@@ -43,8 +43,10 @@ def canonical_kind(name: str) -> str:
         ValueError: nothing is registered under `name`; names what is nearest.
     """
     kind = SHORT_NAMES.get(name, name)
+    if kind in BLOCKS or ":" in kind:
+        return kind
     known = registered()
-    if kind in known or ":" in kind:
+    if kind in known:
         return kind
     near = did_you_mean(name, [*known, *SHORT_NAMES])
     raise ValueError(f"unknown block {name!r}; registered: {', '.join(sorted(known))}.{near}")
@@ -57,7 +59,7 @@ def block_class(kind: str) -> type[SequenceMixer]:
         ValueError: there is no such block, or it cannot be imported, or it is no SequenceMixer.
     """
     kind = canonical_kind(kind)
-    path = registered().get(kind, kind)
+    path = BLOCKS.get(kind) or registered().get(kind, kind)
     module_name, _, class_name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
