@@ -1,6 +1,5 @@
 """The contract on a whole block from the documentation, and on broken ones: each clause catches."""
 
-import importlib
 import re
 import sys
 from pathlib import Path
@@ -178,13 +177,13 @@ def test_every_clause_has_something_that_it_catches():
 
 
 def test_an_entry_point_registers_a_block(tmp_path, monkeypatch):
-    info = tmp_path / "leaky-1.0.dist-info"
-    info.mkdir()
+    info = tmp_path / "installed" / "leaky-1.0.dist-info"
+    info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: leaky\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[arch_search.blocks]\nleaky = leaky_example:LeakyAverage\n"
     )
-    importlib.invalidate_caches()
+    monkeypatch.syspath_prepend(info.parent)
     assert block_class("leaky").__name__ == "LeakyAverage"
 
 
