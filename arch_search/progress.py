@@ -15,7 +15,7 @@ TAIL_BYTES = 65_536
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatus:
-    """One run as it stands. `values` are the metrics that it logged last."""
+    """One run as it stands. `values` holds what it logged last of each metric."""
 
     name: str  # experiment/arm/seed
     arm: str
@@ -94,7 +94,7 @@ def read_status(root: Root, name: str) -> ExperimentStatus:
 def _read_run(root: Root, plan: Plan, planned: PlannedRun) -> RunStatus:
     run = root.run(planned.hash)
     attempts = run.attempts()
-    last = _last_metrics(attempts)
+    step, values = _last_metrics(attempts)
     state, reason = run_state(run, plan)
     return RunStatus(
         name=f"{plan.name}/{planned.arm}/{planned.seed}",
@@ -104,19 +104,20 @@ def _read_run(root: Root, plan: Plan, planned: PlannedRun) -> RunStatus:
         state=state,
         reason=reason,
         attempts=len(attempts),
-        step=planned.spec.steps if run.result() else (last.step if last else 0),
+        step=planned.spec.steps if run.result() else step,
         steps=planned.spec.steps,
-        values=last.values if last else {},
+        values=values,
     )
 
 
-def _last_metrics(attempts: tuple[AttemptFolder, ...]) -> Record | None:
-    """The newest metrics of the newest attempt that wrote any."""
+def _last_metrics(attempts: tuple[AttemptFolder, ...]) -> tuple[int, dict[str, float]]:
+    """The last step, and each metric's newest value, of the newest attempt that wrote any."""
     for attempt in reversed(attempts):
         metrics = [r for r in _tail(attempt.journal) if r.kind == "metrics"]
         if metrics:
-            return metrics[-1]
-    return None
+            values = {key: value for r in metrics for key, value in r.values.items()}
+            return metrics[-1].step, values
+    return 0, {}
 
 
 def _tail(journal: Path) -> list[Record]:

@@ -8,7 +8,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -169,12 +169,13 @@ class ExperimentFolder:
             raise UsageError(f"no plan in {self.path}: submit the experiment first") from None
 
     def write_plan(self, plan: Plan) -> None:
-        """Put a plan in force; the one before stays as plans/<n>.json."""
+        """Put a plan in force unless it is there, whenever made; the one before stays in plans/."""
         earlier = self.path / "plans"
         earlier.mkdir(parents=True, exist_ok=True)
         current = self.path / "plan.json"
         if current.exists():
-            if self.plan() == plan:
+            before = self.plan()
+            if before == replace(plan, created=before.created):
                 return
             number = 1 + sum(1 for _ in earlier.glob("*.json"))
             write_once(earlier / f"{number}.json", current.read_bytes())

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
-from arch_search.commands.follow import follow, status_table
+from arch_search.commands.follow import follow, status_view
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import is_live, settle
@@ -32,7 +32,7 @@ def status(
     if name is not None:
         settle_experiment(root, find(root, name))
         found = read_status(root, name)
-        print(json.dumps(asdict(found), indent=1)) if as_json else _print(status_table(found))
+        print(json.dumps(asdict(found), indent=1)) if as_json else _print(status_view(found))
         return
     every = [read_status(root, folder.name) for folder in root.experiments()]
     if as_json:
@@ -143,5 +143,5 @@ def _at_work(root: Root, folder: ExperimentFolder) -> bool:
     return any(is_live(a) and a.lease().get("experiment") == folder.name for a in last)
 
 
-def _print(what: Table | str) -> None:
+def _print(what: RenderableType) -> None:
     Console().print(what, highlight=False)

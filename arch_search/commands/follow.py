@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from arch_search.lease import settle
 from arch_search.progress import WAITED_FOR, ExperimentStatus, RunStatus, read_status
@@ -57,11 +58,11 @@ def _watch_live(
     root: Root, name: str, console: Console, ended: Callable[[], str]
 ) -> ExperimentStatus:
     status = read_status(root, name)
-    with Live(status_table(status), console=console, refresh_per_second=4) as live:
+    with Live(status_view(status), console=console, refresh_per_second=4) as live:
         while not _is_over(status, ended):
             time.sleep(0.5)
             status = read_status(root, name)
-            live.update(status_table(status))
+            live.update(status_view(status))
     return status
 
 
@@ -102,28 +103,29 @@ def _say_end(root: Root, status: ExperimentStatus, console: Console) -> int:
     return 1
 
 
-def status_table(status: ExperimentStatus) -> Table:
-    """One row a run."""
-    title = f"{status.name}: driver {status.driver}" + (f" ({status.reason})" * bool(status.reason))
-    if status.tracking:
-        title += f"; MLflow is behind: {status.tracking}"
+def status_view(status: ExperimentStatus) -> Group:
+    """A line for the driver, a row a run, and below them why runs are not well."""
+    title = f"{status.name}: driver {status.driver}" + f" ({status.reason})" * bool(status.reason)
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column in ("run", "state", "step", "", "loss", "tokens/s", ""):
-        table.add_column(column, overflow="fold")
+    table.add_column("run", overflow="fold")
+    for column in ("state", "step", "", "loss", "tokens/s"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "tokens/s" else "left")
     shown = status.runs if len(status.runs) <= ROWS else _most_interesting(status.runs)
     for run in shown:
         table.add_row(
             f"{run.arm}/{run.seed}",
-            f"[{STYLES.get(run.state, 'default')}]{run.state}",
+            Text(run.state, style=STYLES.get(run.state, "")),
             f"{run.step}/{run.steps}",
             ProgressBar(total=max(run.steps, 1), completed=run.step, width=16),
             _value(run, "train/loss", ".3f"),
             _value(run, "throughput/tokens_per_second", ",.0f"),
-            run.reason,
         )
+    notes = [f"{run.arm}/{run.seed}: {run.reason}" for run in shown if run.reason]
     if len(shown) < len(status.runs):
-        table.add_row(f"and {len(status.runs) - len(shown)} more")
-    return table
+        notes.append(f"and {len(status.runs) - len(shown)} more runs")
+    if status.tracking:
+        notes.append(f"MLflow is behind and will catch up: {status.tracking}")
+    return Group(table, *(Text(note) for note in notes))
 
 
 def _most_interesting(runs: tuple[RunStatus, ...]) -> list[RunStatus]:

@@ -34,7 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     root = Root(options.root).make()
     folder = root.experiment(options.name)
     try:

@@ -54,7 +54,8 @@ def prepare(uri: str) -> None:
         return
     path = _sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for chatty in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     with path.with_name(path.name + ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _search(uri)
