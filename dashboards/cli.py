@@ -12,6 +12,7 @@ import typer
 from arch_search.records import read_experiment
 from arch_search.storage import Root
 from arch_search.tracking.reports import attach_report
+from dashboards.pages import charts_url
 from dashboards.report import headline, make_report, write_report
 from dashboards.ui import running_ui
 
@@ -55,6 +56,8 @@ def ui(
             print(f"reports          {running.pages_url}")
             for folder in root.experiments():
                 print(f"  {folder.name}: {running.pages_url}/{folder.name}/report.html")
+                if charts := charts_url(folder, running.mlflow_url):
+                    print(f"  {folder.name}: {charts}")
             print("Ctrl-C stops both.", flush=True)
             if browser and _has_screen():
                 webbrowser.open(running.pages_url)

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from arch_search.errors import UsageError
 from arch_search.progress import read_status
 from arch_search.storage import ExperimentFolder, Root
+from arch_search.tracking.server import tracking_address
 from dashboards.report import refresh_report
 
 _HOSTS = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
@@ -83,19 +84,41 @@ class _Handler(BaseHTTPRequestHandler):
         """Quiet: the terminal belongs to the addresses."""
 
 
+def charts_url(folder: ExperimentFolder, own_server: str) -> str | None:
+    """Where MLflow charts an experiment's runs: on our own server, or the one it was sent to.
+
+    None: it is not in MLflow yet, or in a database that no server of ours shows.
+    """
+    tracking = folder.read("tracking.json")
+    root = Root(folder.path.parent.parent)
+    uri = str(tracking.get("uri", ""))
+    server = own_server if uri == tracking_address(root) else _without_password(uri)
+    if "experiment_id" not in tracking or not server.startswith(("http://", "https://")):
+        return None
+    shown = "compareRunsMode=CHART&workflowType=machine_learning"
+    return f"{server.rstrip('/')}/#/experiments/{tracking['experiment_id']}/runs?{shown}"
+
+
+def _without_password(uri: str) -> str:
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def _index(server: PageServer) -> bytes:
     rows = []
     for folder in server.root.experiments() if server.root.path.is_dir() else ():
         status = read_status(server.root, folder.name)
         question = html.escape(folder.plan().question)
         link = f'<a href="/{folder.name}/report.html">{folder.name}</a>'
+        charts = charts_url(folder, server.mlflow_url)
+        curves = f'<a href="{html.escape(charts)}">curves</a>' if charts else "not in MLflow yet"
         rows.append(
-            f"<tr><td>{link}</td><td>{question}</td>"
+            f"<tr><td>{link}</td><td>{question}</td><td>{curves}</td>"
             f"<td>{status.count('FINISHED')} of {len(status.runs)} runs finished</td></tr>"
         )
     listed = f"<table>{''.join(rows)}</table>" if rows else "<p>No experiment yet.</p>"
-    curves = f'<p><a href="{server.mlflow_url}">All curves in MLflow</a></p>'
-    return _document("Experiments", listed + curves)
+    everything = f'<p><a href="{server.mlflow_url}">Everything in MLflow</a></p>'
+    return _document("Experiments", listed + everything)
 
 
 def _page(title: str, text: str) -> bytes:

@@ -19,6 +19,7 @@ from arch_search.records import read_experiment
 from arch_search.tracking.mirror import Mirror
 from arch_search.tracking.reports import attach_report
 from arch_search.tracking.server import tracking_address
+from dashboards.pages import charts_url
 from dashboards.report import headline, make_report, write_report
 from dashboards.ui import running_ui
 
@@ -60,6 +61,7 @@ def test_runs_chart_and_reports_stand_beside_them(planted):
     uri = tracking_address(root, experiment.plan.tracking_uri)
     mirror = Mirror(root, experiment.plan, uri)
     mirror.push(driver_lives=False)
+    experiment.folder.write("tracking.json", {"uri": uri, "experiment_id": mirror.experiment_id})
     made = make_report(experiment)
     paths = write_report(made, experiment.folder.report)
     assert attach_report(root, experiment.plan, paths, headline(made.comparison)) == ""
@@ -80,6 +82,7 @@ def test_runs_chart_and_reports_stand_beside_them(planted):
         assert len(json.loads(history)["metrics"]) == 12
         index = get(running.pages_url)[1]
         assert "/planted/report.html" in index
+        assert f"{running.mlflow_url}/#/experiments/{mirror.experiment_id}/runs?" in index
         status, page = get(f"{running.pages_url}/planted/report.html")
         assert (status, "Differences to the baseline" in page) == (200, True)
         assert get(f"{running.pages_url}/planted/..%2Fplan.json")[0] == 404
@@ -132,3 +135,14 @@ def test_a_missing_extra_is_named(planted, monkeypatch):
     root, said = planted(seeds=1), r"pip install 'arch-search\[ui\]'"
     with pytest.raises(UsageError, match=said), running_ui(root, free_port()):
         pass
+
+
+def test_charts_are_linked_where_they_are(planted):
+    folder = planted(seeds=1).experiment("planted")
+    assert charts_url(folder, "http://own") is None
+    folder.write("tracking.json", {"uri": "https://me:secret@lab.example/", "experiment_id": "7"})
+    link = charts_url(folder, "http://own")
+    assert link is not None
+    assert link.startswith("https://lab.example/#/experiments/7/")
+    folder.write("tracking.json", {"uri": "postgresql://db/mlflow", "experiment_id": "7"})
+    assert charts_url(folder, "http://own") is None
