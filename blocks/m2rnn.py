@@ -82,7 +82,8 @@ class M2RNN(SequenceMixer):
             BIAS_RANGE, "start of sigmoid and state: b ~ U(low, high); σ(5) remembers 150 tokens"
         )
         gate_precision: Literal["float32", "bfloat16"] = option(
-            "float32", "round f_t to this; as published bfloat16, where f > 0.998 becomes 1"
+            "float32",
+            "round f_t (not a state gate's) to this; published: bfloat16, f > 0.998 becomes 1",
         )
         nonlinearity: Nonlinearity = option(
             "tanh",
@@ -92,7 +93,9 @@ class M2RNN(SequenceMixer):
         write: Write = option(
             "outer", "what is written: outer k_t v_tᵀ, or delta k_t (v_t - H_{t-1}ᵀ k_t)ᵀ"
         )
-        weight: Structure = option("dense", "W: dense V x V, diagonal, or the identity, fixed")
+        weight: Structure = option(
+            "dense", "W: dense V x V, diagonal, or the identity, fixed (without parameters)"
+        )
         weight_init: WeightStart = option("identity", "start of W: identity, orthogonal or normal")
         weight_std: float = option(0.02, "standard deviation of a normal start")
         weight_constraint: Constraint = option(

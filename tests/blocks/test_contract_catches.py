@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from blocks import registry
 from blocks.contract import Case, clauses
 from blocks.registry import block_class
 
@@ -184,7 +185,9 @@ def test_an_entry_point_registers_a_block(tmp_path, monkeypatch):
         "[arch_search.blocks]\nleaky = leaky_example:LeakyAverage\n"
     )
     monkeypatch.syspath_prepend(info.parent)
+    registry._announced.cache_clear()
     assert block_class("leaky").__name__ == "LeakyAverage"
+    registry._announced.cache_clear()
 
 
 def test_what_is_no_block_is_refused():
