@@ -17,7 +17,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BeforeValidator, PositiveInt, TypeAdapter, ValidationError
 
@@ -195,7 +195,9 @@ def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     defaults = own.pop("defaults", [])
     with _errors_of(path):
         composed = _compose(path, defaults)
-        merged = OmegaConf.merge(composed, own, _dotlist(overrides))
+        merged = OmegaConf.merge(composed, own)
+        for override in overrides:
+            _override(merged, override)
         data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items()}
@@ -271,11 +273,14 @@ def _conf_folder(path: Path) -> Path:
     raise UsageError(f"{path}: no conf folder with base.yaml beside it, above it, or in {own}")
 
 
-def _dotlist(overrides: Sequence[str]) -> DictConfig:
-    for text in overrides:
-        if "=" not in text or text.startswith("="):
-            raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
-    return OmegaConf.from_dotlist(list(overrides))
+def _override(merged: DictConfig | ListConfig, text: str) -> None:
+    """Set `key=value`: a mapping is merged into a mapping, anything else takes the old's place."""
+    key, equals, _ = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
+    value = OmegaConf.select(OmegaConf.from_dotlist([text]), key)
+    both = isinstance(value, DictConfig) and isinstance(OmegaConf.select(merged, key), DictConfig)
+    OmegaConf.update(merged, key, value, merge=both, force_add=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from arch_search.code_hash import code_hash
-from arch_search.data import Manifest, prepare
+from arch_search.data import Manifest, TrainingStream, open_split, prepare
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, load_mapping, nearest, validate
@@ -33,7 +33,7 @@ from arch_search.spec import (
     content_hash,
 )
 from arch_search.storage import NAME, Root
-from arch_search.tasks.registry import metric_names
+from arch_search.tasks.registry import metric_names, read_options, task
 from arch_search.tasks.registry import resolve as resolve_evaluations
 from blocks.registry import block_class
 
@@ -58,7 +58,7 @@ def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
     _check_primary(file, evaluations, where)
     _check_numbers(file, where)
     try:
-        arms, notes = _resolve_arms(file, mapping, where, root)
+        arms, notes = _resolve_arms(file, mapping, where, root, evaluations)
         runs = tuple(_runs(file, arms))
     except UsageError as error:
         text = str(error)
@@ -98,7 +98,11 @@ def _check_numbers(file: ExperimentFile, where: str) -> None:
 
 
 def _resolve_arms(
-    file: ExperimentFile, mapping: dict[str, Any], where: str, root: Root
+    file: ExperimentFile,
+    mapping: dict[str, Any],
+    where: str,
+    root: Root,
+    evaluations: Sequence[EvaluationSpec],
 ) -> tuple[tuple[ArmSpec, ...], tuple[str, ...]]:
     base = name_model(file)
     made = make_arms(
@@ -116,7 +120,9 @@ def _resolve_arms(
     check_holds(file.hold, list(file.arms.vary))
     for arm in made:
         changed = _with_changes(file, mapping, arm, where) if arm.changes else file
-        resolved = _arm_spec(arm, changed, _manifest(changed, manifests, root))
+        manifest = _manifest(changed, manifests, root)
+        resolved = _arm_spec(arm, changed, manifest)
+        _check_data(resolved, manifest, evaluations)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
         elif file.hold and not arm.changes:
@@ -179,6 +185,20 @@ def _hold(arm: ArmSpec, made: Arm, file: ExperimentFile, target: ModelCounts) ->
 
 def _counts(model: ModelSpec, length: int) -> dict[str, float]:
     return {name: float(value) for name, value in asdict(count_model(model, length)).items()}
+
+
+def _check_data(arm: ArmSpec, manifest: Manifest, evaluations: Sequence[EvaluationSpec]) -> None:
+    """Raise UsageError if the corpus is too short to train on or to evaluate as asked."""
+    length = arm.data.sequence_length
+    try:
+        TrainingStream(
+            open_split(manifest, "train"), sequence_length=length, batch=arm.data.batch, seed=0
+        )
+        for evaluation in evaluations:
+            options = read_options(evaluation.task, evaluation.options)
+            task(evaluation.task).check(open_split(manifest, "val"), length, options)
+    except ValueError as error:
+        raise UsageError(f"data: {error}") from None
 
 
 def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:

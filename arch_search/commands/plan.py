@@ -40,7 +40,7 @@ def plan(
 def show(plan: Plan, root: Root, console: Console) -> None:
     """Print a plan for a reader."""
     console.print(f"[bold]{plan.name}[/bold]  {plan.question}", highlight=False)
-    table = Table()
+    table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
     table.add_column("layers", overflow="fold")
     for title in ("parameters", "state elements", "MFLOP/token"):

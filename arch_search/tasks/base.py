@@ -37,6 +37,11 @@ class Task(ABC):
     Options: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]]
 
+    def check(  # noqa: B027 (most tasks have nothing to check)
+        self, split: Split, sequence_length: int, options: Any
+    ) -> None:
+        """Raise ValueError if the data cannot be evaluated so; called before anything runs."""
+
     @abstractmethod
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: Any

@@ -134,6 +134,15 @@ class LossByPosition(Task):
     Options = LossByPositionOptions
     metrics = tuple(f"position/bits_per_byte_to_{m}x" for m in MULTIPLES)
 
+    def check(self, split: Split, sequence_length: int, options: LossByPositionOptions) -> None:
+        longest = max(record.tokens for record in split.records)
+        if longest < options.multiple * sequence_length:
+            raise ValueError(
+                f"no {split.name} document has {options.multiple * sequence_length} tokens "
+                f"({options.multiple} x the training length; the longest has {longest}); "
+                "use a smaller multiple or a shorter sequence_length"
+            )
+
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: LossByPositionOptions
     ) -> Evaluation:
@@ -144,11 +153,6 @@ class LossByPosition(Task):
             for index, record in enumerate(split.records)
             if record.tokens >= length
         ][: options.documents]
-        if not windows:
-            raise ValueError(
-                f"no validation document has {length} tokens "
-                f"({options.multiple} x the training length); use a smaller multiple"
-            )
         nats = np.stack(token_losses(model, windows, context)).sum(axis=0, dtype=np.float64)
         size = _token_bytes(split)[np.stack(windows)[:, 1:]].sum(axis=0)
 

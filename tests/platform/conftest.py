@@ -23,6 +23,7 @@ SMALL = (
     "data.batch=4",
     "train.tokens=6400",  # 25 steps
     "seeds=1",
+    "hold=[]",
     "arms.cells=[{count: 1, position: first}]",
     "log={every: 5, checkpoint_every: 10, validate_every: 10, validation_tokens: 1000}",
     "evaluate=[{perplexity: {tokens_per_document: 256}}, {loss_by_position: {buckets: 8}}]",
