@@ -105,12 +105,22 @@ class LanguageModel(nn.Module):
 
 
 def initialise(model: LanguageModel, seed: int) -> None:
-    """Fill every parameter from (seed, its name, its shape) and its declared distribution."""
+    """Fill every parameter from (seed, its name, its shape) and its declared distribution.
+
+    A layer's `init_salt` joins the names of its mixer's parameters, so that they are drawn anew.
+    """
     declared = model.declared_parameters()
+    salts = {
+        f"layers.{i}.mixer.": layer.init_salt
+        for i, layer in enumerate(model.spec.layers)
+        if layer.init_salt
+    }
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            salt = next((salt for prefix, salt in salts.items() if name.startswith(prefix)), 0)
+            drawn = f"{name}/salt {salt}" if salt else name
             start = declared[name].start
-            value = start.sample(parameter.shape, named_generator(seed, name, parameter.shape))
+            value = start.sample(parameter.shape, named_generator(seed, drawn, parameter.shape))
             parameter.copy_(value)
 
 

@@ -31,11 +31,15 @@ def content_hash(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSpec:
-    """One layer: a mixer of the registry with every option spelled out, and its channel mixer."""
+    """One layer: a mixer of the registry with every option spelled out, and its channel mixer.
+
+    `init_salt` redraws the mixer's start and nothing else: a factor that should have no effect.
+    """
 
     kind: str
     options: dict[str, Any]
     mlp_width: int
+    init_salt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +163,9 @@ class ArmSpec:
     held: dict[str, int] = field(default_factory=dict)  # where each knob of `hold` was turned to
     train: TrainSpec
     data: DataSpec
+    replaced: tuple[int, ...] = ()  # the layers that differ from the base pattern
+    also: tuple[dict[str, Any], ...] = ()  # factors of further cells that are the same model
+    is_control: bool = False  # beside the factorial: no factor's contrast averages over it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +187,76 @@ class PrimarySpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContrastSpec:
+    """A question put to the arms before any ran: the sum of weight times arm mean.
+
+    The weights sum to zero. `family` is the name in the file, of which this may be one of several.
+    """
+
+    name: str
+    family: str
+    text: str  # what the number is, for a reader
+    weights: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingSpec:
+    """What the planner found in the design.
+
+    warning: arms differ in more than their factors, or factors move together.
+    residue: what follows from a declared factor and was not held.
+    limit: what is equal, or chosen, and bounds what the result can mean.
+    """
+
+    level: Literal["warning", "residue", "limit"]
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeclarationSpec:
+    """Something settled before a run: when it was, and whether results were there already."""
+
+    what: str
+    value: str
+    time: str  # ISO 8601, UTC
+    after_results: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseSpec:
+    """The standard deviation between seeds once seeds are blocks, as a share of the metric."""
+
+    share: float
+    source: str  # given, or measured on which experiments
+    df: int | None = None  # degrees of freedom it was measured with
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolutionSpec:
+    """What a contrast can tell: found with 80 % power at 5 %, all contrasts of the plan at once.
+
+    `in_noise` is in standard deviations between seeds; `share` in shares of the metric.
+    """
+
+    contrast: str
+    in_noise: float
+    share: float | None = None
+    seeds_wanted: int | None = None  # for the smallest effect that matters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneSpec:
+    """A learning rate chosen for one level by a tuning experiment: mean metric at each rate."""
+
+    level: str
+    experiment: str
+    metric: str
+    means: dict[str, float]  # by learning rate, as text
+    learning_rate: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """An experiment as it will be run. Written once; nothing later edits it."""
 
@@ -194,12 +271,20 @@ class Plan:
     log: LogSpec
     resources: ResourceSpec
     tracking_uri: str
-    notes: tuple[str, ...] = ()  # what the planner warned of
+    notes: tuple[str, ...] = ()  # what the planner did to the file
+    contrasts: tuple[ContrastSpec, ...] = ()  # none: every arm against the baseline
+    findings: tuple[FindingSpec, ...] = ()
+    declarations: tuple[DeclarationSpec, ...] = ()
+    noise: NoiseSpec | None = None
+    resolution: tuple[ResolutionSpec, ...] = ()
+    tuned: tuple[TuneSpec, ...] = ()
+    stopping_rule: str = ""
 
 
 _SPECS = (
     *(LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
     *(EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan),
+    *(ContrastSpec, FindingSpec, DeclarationSpec, NoiseSpec, ResolutionSpec, TuneSpec),
 )
 for _spec in _SPECS:
     _spec.__pydantic_config__ = STRICT  # type: ignore[attr-defined]

@@ -44,9 +44,9 @@ class SoftplusDecay(nn.Module):
     def declared_parameters(self) -> dict[str, Parameter]:
         """Neither is decayed."""
         return {
-            "A_log": Parameter(LogUniformRate(*self.rate), decay=False),
+            "A_log": Parameter(LogUniformRate(*self.rate), decay=False, role="rate"),
             "dt_bias": Parameter(
-                InverseSoftplusLogUniform(*self.step, floor=self.floor), decay=False
+                InverseSoftplusLogUniform(*self.step, floor=self.floor), decay=False, role="step"
             ),
         }
 

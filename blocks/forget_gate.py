@@ -69,7 +69,7 @@ class ForgetGate(nn.Module):
         if self.decay is not None:
             declared |= prefixed("decay", self.decay.declared_parameters())
         if self.bias is not None:
-            declared["bias"] = Parameter(Uniform(*self.bias_range), decay=False)
+            declared["bias"] = Parameter(Uniform(*self.bias_range), decay=False, role="bias")
         if self.state_weight is not None:
             declared["state_weight"] = Parameter(Normal(std), decay=True)
         return declared

@@ -8,6 +8,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -144,12 +145,21 @@ class InverseSoftplusLogUniform(Start):
         return x.mean().item(), x.std(correction=0).item()
 
 
+Role = Literal["", "recurrence", "rate", "step", "bias"]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """How a parameter starts, and whether weight decay pulls on it."""
+    """How a parameter starts, whether weight decay pulls on it, and its role in a recurrence.
+
+    recurrence: the matrix W that carries the old state into the new one, its last axis V.
+    rate, step: log A and softplus⁻¹(dt) of a gate exp(-A dt);  bias: b of a gate σ(b).
+    Roles let a plan compare how long different mixers remember at their start.
+    """
 
     start: Start
     decay: bool
+    role: Role = ""
 
 
 def named_generator(seed: int, name: str, shape: torch.Size) -> torch.Generator:

@@ -59,7 +59,8 @@ class StateWeight(nn.Module):
             start = Identity() if self.structure == "dense" else Constant(1.0)
         else:
             start = Orthogonal() if self.start == "orthogonal" else Normal(self.std)
-        return {"weight": Parameter(start, decay=self.decay)}
+        role = "recurrence" if self.constraint == "none" else ""  # S is not W
+        return {"weight": Parameter(start, decay=self.decay, role=role)}
 
 
 def check_state_weight(structure: Structure, start: WeightStart, constraint: Constraint) -> None:

@@ -105,14 +105,14 @@ class VectorRecurrence(SequenceMixer):
         }  # fmt: skip
         declared = {
             "input.weight": self.projection(),
-            "weight": Parameter(starts[o.weight_init], decay=o.weight_decay),
+            "weight": Parameter(starts[o.weight_init], decay=o.weight_decay, role="recurrence"),
             "norm.weight": Parameter(Constant(1.0), decay=False),
             "output.weight": self.output_projection(),
         }
         for gate in self.gates:
             declared[f"{gate}_weight"] = Parameter(Normal(o.weight_std), decay=o.weight_decay)
         if self.gate_bias is not None:
-            declared["gate_bias"] = Parameter(Uniform(*o.gate_bias), decay=False)
+            declared["gate_bias"] = Parameter(Uniform(*o.gate_bias), decay=False, role="bias")
         if self.convolution is not None:
             declared["convolution.weight"] = self.projection()
         return declared
