@@ -73,8 +73,11 @@ class Dispatcher:
 
     def _left(self) -> list[PlannedRun]:
         """Runs that are neither in the air nor at their end, in the plan's order."""
-        flying = {planned.hash for planned in self._flying.values()}
+        flying = self._in_the_air()
         return [p for p in self.plan.runs if p.hash not in flying and not self._is_over(p)]
+
+    def _in_the_air(self) -> set[str]:
+        return {planned.hash for planned in self._flying.values()}
 
     def _is_over(self, planned: PlannedRun) -> bool:
         run = self.root.run(planned.hash)
@@ -94,7 +97,7 @@ class Dispatcher:
         for planned in left:
             if room <= 0:
                 return
-            if self._may_start(planned):
+            if planned.hash not in self._in_the_air() and self._may_start(planned):
                 self._start(planned)
                 room -= 1
 

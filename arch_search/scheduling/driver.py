@@ -156,8 +156,7 @@ def _replace_self(
     progress = dispatcher.progress()
     restarts = 1 if progress > options.progress else options.restarts + 1
     if restarts > MAX_RESTARTS:
-        presence.say(state="FAILED", reason=f"Ray died {restarts} times without progress: {why}")
-        os._exit(1)  # leaving by the usual door would wait for the dead cluster
+        raise RuntimeError(f"Ray died {restarts} times without progress: {why}")
     kept = ["--root", options.root, "--name", options.name, "--address", options.address]
     kept += ["--execute", options.execute, "--limit", str(options.limit)]
     kept += ["--grace", str(options.grace)]
@@ -167,4 +166,6 @@ def _replace_self(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    logging.shutdown()
+    os._exit(code)  # Ray's own exit handlers would wait for a cluster that died

@@ -1,5 +1,6 @@
 """The one driver of an experiment: its lock, and the heartbeat that others read."""
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -57,7 +58,8 @@ class Presence:
 
     def _keep_beating(self) -> None:
         while not self._closed.wait(BEAT_SECONDS):
-            self.say()
+            with contextlib.suppress(OSError):  # a full disk must not silence the driver for good
+                self.say()
 
     def _write(self) -> None:
         self._value["beat"] = time.time()

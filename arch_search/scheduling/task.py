@@ -50,7 +50,10 @@ def perform(
         body(attempt, spec, log=log, resources=resources, evaluations=missing, root=root)
         if not run.is_complete(evaluations):
             raise RuntimeError(f"{execute} returned without the run's result or evaluations")
-    return {**(attempt.folder.end() or {}), "attempt": attempt.number}
+    end = attempt.folder.end()
+    if end is None:
+        raise OSError(f"attempt {attempt.number} could not write how it ended: is the disk full?")
+    return {**end, "attempt": attempt.number}
 
 
 def load(path: str) -> Callable[..., None]:

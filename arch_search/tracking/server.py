@@ -18,7 +18,8 @@ DATABASES = ("postgresql", "mysql", "mssql")
 
 
 def tracking_address(root: Root, uri: str = "") -> str:
-    """The URI to use: the root's own database if none is given; SQLite by absolute path.
+    """The URI to use: the root's own database if none is given; SQLite by absolute path
+    (a relative one starts at the root).
 
     SQLite gets a timeout of 60 s, without which a second reader makes writes fail.
     Raises UsageError for a scheme that cannot hold an experiment.
@@ -28,7 +29,7 @@ def tracking_address(root: Root, uri: str = "") -> str:
     if scheme == "sqlite":
         path, _, query = uri.removeprefix(SQLITE).partition("?")
         options = {"timeout": "60", **dict(parse_qsl(query))}
-        return f"{SQLITE}{Path(path).expanduser().absolute()}?{urlencode(options)}"
+        return f"{SQLITE}{root.path / Path(path).expanduser()}?{urlencode(options)}"
     if scheme not in (*SERVERS, *DATABASES):
         raise UsageError(
             f"tracking address {uri!r}: expected http(s)://server, sqlite:///path or another "

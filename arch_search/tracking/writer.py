@@ -1,12 +1,12 @@
 """The one writer: a thread of the driver that mirrors the journals. MLflow never holds up a run."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arch_search.progress import has_driver
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import reason, tracking_address
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from arch_search.tracking.mirror import Mirror
 
 PUSH_SECONDS = 2.0
+RECONCILE_SECONDS = 15.0
 OUTAGE_SECONDS = 15.0  # between two tries while MLflow does not answer
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ class Pushes:
                 log.warning("MLflow does not take the metrics, they wait: %s", failure)
             self._mirror = None  # what it took before it failed is asked for again
             self.failure = failure
-            self.note(failure)
+            with contextlib.suppress(OSError):
+                self.note(failure)
             return failure
         if self.failure:
             log.info("MLflow answers again and has caught up")
@@ -97,10 +99,14 @@ class Pushes:
         self.note("")
 
 
-def reconcile(root: Root, plan: Plan) -> str:
-    """Make MLflow say what the root says, once; returns why it could not. For dead drivers."""
-    alive = has_driver(root.experiment(plan.name))
-    return Pushes(root, plan).try_push(driver_lives=alive, ending=not alive)
+def reconcile(root: Root, plan: Plan) -> None:
+    """Make MLflow say what the root says, for a driver that died; waits a few seconds at most."""
+    push = Pushes(root, plan).try_push
+    thread = threading.Thread(
+        target=push, kwargs={"driver_lives": False, "ending": True}, daemon=True
+    )
+    thread.start()
+    thread.join(RECONCILE_SECONDS)
 
 
 def rebuild(root: Root, name: str, uri: str = "") -> None:

@@ -67,13 +67,13 @@ def outcome(root: Root, name: str) -> list[Any]:
 def test_killed_worker_raylet_gcs_and_driver_leave_no_trace(
     new_root: Callable[[str], Root], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan("kills", steps=200)
+    plan = make_plan("kills", steps=120)
     calm, rough = new_root("calm"), new_root("rough")
     for root in (calm, rough):
         write(root, plan)
     assert start_driver(calm, "kills").wait(120) == 0
 
-    driver = start_driver(rough, "kills", step_seconds=0.1)
+    driver = start_driver(rough, "kills", step_seconds=0.08)
     wait_for(lambda: step_of(rough, "kills", 1) > 12)
     lease = rough.run(plan.runs[0].hash).attempts()[0].lease()
     os.kill(lease["pid"], signal.SIGKILL)
@@ -107,7 +107,7 @@ def test_killed_worker_raylet_gcs_and_driver_leave_no_trace(
     assert losses == tracked(calm, "kills")[1]
     for planned in plan.runs:
         curve = losses[f"kills/only/{planned.seed}"]
-        assert [step for step, _ in curve] == list(range(1, 201))
+        assert [step for step, _ in curve] == list(range(1, 121))
     assert launch(rough, "kills", execute="standin:execute").is_nothing
 
 
@@ -161,3 +161,20 @@ def test_sigterm_to_a_worker_is_preemption_and_no_failure(new_root: Callable[[st
     os.kill(run.attempts()[0].lease()["pid"], signal.SIGTERM)
     assert driver.wait(60) == 0
     assert [(a.end() or {})["state"] for a in run.attempts()] == ["PREEMPTED", "FINISHED"]
+
+
+def test_two_experiments_share_a_run_and_train_it_once(new_root: Callable[[str], Root]) -> None:
+    root = new_root("root")
+    plans = [make_plan(name, seeds=(1,), steps=60) for name in ("left", "right")]
+    for plan in plans:
+        write(root, plan)
+    drivers = [start_driver(root, plan.name, step_seconds=0.1) for plan in plans]
+    assert [driver.wait(90) for driver in drivers] == [0, 0]
+    run = root.run(plans[0].runs[0].hash)
+    ends = [(a.end() or {})["state"] for a in run.attempts()]
+    assert ends.count("FINISHED") == 1
+    assert set(ends) <= {"FINISHED", "LOST"}, "at one moment, the later claim fences the earlier"
+    for name in ("left", "right"):
+        statuses, losses = tracked(root, name)
+        assert statuses[f"{name}/only/1"] == "FINISHED"
+        assert [step for step, _ in losses[f"{name}/only/1"]] == list(range(1, 61))
