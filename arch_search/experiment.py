@@ -7,20 +7,21 @@ reads is an error that names the nearest one.
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import BeforeValidator, PositiveInt, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
+from arch_search.composition import load_mapping
 from arch_search.errors import UsageError
 from arch_search.spec import (
     STRICT,
@@ -82,12 +83,16 @@ class ModelFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFile:
-    """The corpus and how it is cut."""
+    """The corpus and how it is cut.
+
+    vocabulary: given for a corpus that is not to be had here, so that it can be planned with.
+    """
 
     corpus: str
     tokenizer: str = "bytes"
     sequence_length: Count
     batch: Count
+    vocabulary: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +111,11 @@ class ArmsFile:
 
     replace: the block whose layers are replaced.   with: what stands there instead.
     count, position: how many, and which ranking of the replaceable layers gives them; or
-    at: the layers themselves (0 is the first).   vary: options of the replacing block.
-    explicit: {arm: {any part of the file it changes}}.
+    at: the layers themselves (0 is the first).   vary: options of the replacing block, or
+    init_salt, which only redraws its start.   choose: take this many of all combinations.
+    controls: {arm: cell} beside the combinations, over which no factor's contrast averages.
+    explicit: {arm: {any part of the file it changes}}.   factors: the keys that they mean to
+    change, as in [data.sequence_length].
     """
 
     replace: str | None = None
@@ -117,7 +125,10 @@ class ArmsFile:
     at: tuple[int, ...] = ()
     vary: dict[str, Any] = field(default_factory=dict)
     cells: tuple[dict[str, Any], ...] = ()
+    choose: PositiveInt | None = None
+    controls: dict[str, dict[str, Any]] = field(default_factory=dict)
     explicit: dict[str, dict[str, Any]] = field(default_factory=dict)
+    factors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +139,33 @@ class HoldFile:
     parameters: Share | None = None
     state: Share | None = None
     flops: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContrastFile:
+    """A question to the arms; give one of levels, linear, interaction, or `of` with `minus`.
+
+    levels: each level of a factor minus each before it.   linear: the slope over its numbers.
+    interaction: how one factor's effect changes with another's.   of, minus: the mean of the arms
+    at some levels minus that of others, or of 'baseline'.   within: only these levels, for all.
+    """
+
+    levels: str | None = None
+    linear: str | None = None
+    interaction: tuple[str, str] | None = None
+    of: str | dict[str, Any] | None = None
+    minus: str | dict[str, Any] | None = None
+    within: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneFile:
+    """Learning rates tried for each mixer before the comparison, with seeds of their own."""
+
+    learning_rate: Annotated[tuple[PositiveFloat, ...], Field(min_length=2)]
+    per: Literal["with"] = "with"
+    seeds: PositiveInt = 1
+    tokens: Count | None = None  # as many as the comparison's if not given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +208,11 @@ class ExperimentFile:
     hold: tuple[HoldFile, ...] = ()
     seeds: int | tuple[int, ...] | SeedsFile = 1
     primary: PrimaryFile = field(default_factory=PrimaryFile)
+    contrasts: dict[str, str | ContrastFile] = field(default_factory=dict)
+    noise: Share | None = None  # between seeds, as a share of the primary metric
+    stopping_rule: str = "all planned seeds are run, then analysed once"
+    report_residue: tuple[Literal["parameters", "state", "flops", "seconds"], ...] = ()
+    tune: TuneFile | None = None
     evaluate: tuple[str | dict[str, dict[str, Any]], ...] = ("perplexity",)
     log: LogSpec = field(default_factory=LogSpec)
     resources: ResourceSpec = field(default_factory=ResourceSpec)
@@ -178,29 +221,12 @@ class ExperimentFile:
 
 _FILES = (
     *(MlpFile, ModelFile, DataFile, TrainFile, ArmsFile, HoldFile, PrimaryFile, SeedsFile),
-    *(TrackingFile, ExperimentFile),
+    *(ContrastFile, TuneFile, TrackingFile, ExperimentFile),
 )
 for _file in _FILES:
     _file.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 _ADAPTER = TypeAdapter(ExperimentFile)
-
-
-def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The file with its defaults composed and the overrides applied, as plain data.
-
-    Raises:
-        UsageError: no such file, not YAML, an unknown group, an override that is no `key=value`.
-    """
-    own = _read_yaml(path)
-    defaults = own.pop("defaults", [])
-    with _errors_of(path):
-        composed = _compose(path, defaults)
-        merged = OmegaConf.merge(composed, own)
-        for override in overrides:
-            _override(merged, override)
-        data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
-    assert isinstance(data, dict)
-    return {str(key): value for key, value in data.items()}
+_BRANCHES = {"SeedsFile": SeedsFile, "ContrastFile": ContrastFile}  # as pydantic names them
 
 
 def validate(data: dict[str, Any], where: str) -> ExperimentFile:
@@ -229,77 +255,6 @@ def _plural(arms: dict[str, Any]) -> dict[str, Any]:
     return arms
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise UsageError(f"no experiment file at {path}")
-    with _errors_of(path):
-        loaded = OmegaConf.load(path)
-    if not isinstance(loaded, DictConfig):
-        raise UsageError(f"{path}: an experiment file is a mapping of keys, this one is a list")
-    data = OmegaConf.to_container(loaded, resolve=False)
-    assert isinstance(data, dict)
-    return {str(key): value for key, value in data.items()}
-
-
-def _compose(path: Path, defaults: Any) -> DictConfig:
-    """Hydra composes `defaults: [base, group: choice, …]` from the conf folder beside the file."""
-    if not isinstance(defaults, list):
-        raise UsageError(f"{path}: defaults must be a list, as in [base, model: tiny_hybrid]")
-    if not defaults:
-        return OmegaConf.create()
-    conf = _conf_folder(path)
-    base, choices = None, []
-    for entry in defaults:
-        if isinstance(entry, str):
-            if base is not None:
-                raise UsageError(f"{path}: defaults has two bases, {base!r} and {entry!r}")
-            base = entry
-        else:
-            choices += [f"+{group}={choice}" for group, choice in entry.items()]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf), version_base="1.3"):
-        composed = compose(config_name=base, overrides=choices)
-    OmegaConf.set_struct(composed, False)  # the file may add keys; the validator refuses wrong ones
-    return composed
-
-
-def _conf_folder(path: Path) -> Path:
-    """experiments/conf beside the file or above it; else the repository's own."""
-    above = [folder / "conf" for folder in path.resolve().parents]
-    own = Path(__file__).resolve().parents[1] / "experiments" / "conf"
-    for folder in [*above, own]:
-        if (folder / "base.yaml").is_file():
-            return folder
-    raise UsageError(f"{path}: no conf folder with base.yaml beside it, above it, or in {own}")
-
-
-def _override(merged: DictConfig | ListConfig, text: str) -> None:
-    """Set `key=value`: a mapping is merged into a mapping, anything else takes the old's place."""
-    key, equals, _ = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
-    value = OmegaConf.select(OmegaConf.from_dotlist([text]), key)
-    both = isinstance(value, DictConfig) and isinstance(OmegaConf.select(merged, key), DictConfig)
-    OmegaConf.update(merged, key, value, merge=both, force_add=True)
-
-
-@contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
-    except (HydraException, OmegaConfBaseException) as error:
-        text = str(error.__cause__ or error).strip()
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        kept = [
-            line for line in lines if not line.startswith(("full_key", "object_type", "Config"))
-        ]
-        raise UsageError(f"{path}: {' '.join(kept) or text}") from None
-
-
 def _describe(error: ValidationError) -> str:
     """The first problem in words, unknown keys first: they explain the rest."""
     problems = error.errors(include_url=False)
@@ -320,14 +275,14 @@ def _describe(error: ValidationError) -> str:
 
 def _is_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union that it tried; that is no key of the file."""
-    branches = ("tuple[", "literal[", "function-", "int", "str", "dict[", "SeedsFile")
+    branches = ("tuple[", "literal[", "function-", "int", "str", "dict[", *_BRANCHES)
     return isinstance(part, str) and part.startswith(branches)
 
 
 def _dataclass_at(cls: Any, keys: Sequence[str]) -> Any:
     for key in keys:
-        if key == "SeedsFile":
-            cls = SeedsFile
+        if key in _BRANCHES:
+            cls = _BRANCHES[key]
             continue
         found = {f.name: f.type for f in fields(cls)}.get(key) if is_dataclass(cls) else None
         options = [found, *get_args(found)] if get_origin(found) is not None else [found]

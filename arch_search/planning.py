@@ -13,10 +13,11 @@ from typing import Any
 import yaml
 
 from arch_search.code_hash import code_hash
+from arch_search.composition import load_mapping
 from arch_search.data import Manifest, TrainingStream, open_split, prepare
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
-from arch_search.experiment import ExperimentFile, SeedsFile, load_mapping, nearest, validate
+from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.hold import check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern

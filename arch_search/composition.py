@@ -1,0 +1,104 @@
+"""The experiment file as plain data: defaults composed by Hydra, overrides merged by OmegaConf."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from arch_search.errors import UsageError
+
+
+def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The file with its defaults composed and the overrides applied, as plain data.
+
+    Raises:
+        UsageError: no such file, not YAML, an unknown group, an override that is no `key=value`.
+    """
+    own = _read_yaml(path)
+    defaults = own.pop("defaults", [])
+    with _errors_of(path):
+        composed = _compose(path, defaults)
+        merged = OmegaConf.merge(composed, own)
+        for override in overrides:
+            _override(merged, override)
+        data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UsageError(f"no experiment file at {path}")
+    with _errors_of(path):
+        loaded = OmegaConf.load(path)
+    if not isinstance(loaded, DictConfig):
+        raise UsageError(f"{path}: an experiment file is a mapping of keys, this one is a list")
+    data = OmegaConf.to_container(loaded, resolve=False)
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items()}
+
+
+def _compose(path: Path, defaults: Any) -> DictConfig:
+    """Hydra composes `defaults: [base, group: choice, …]` from the conf folder beside the file."""
+    if not isinstance(defaults, list):
+        raise UsageError(f"{path}: defaults must be a list, as in [base, model: tiny_hybrid]")
+    if not defaults:
+        return OmegaConf.create()
+    conf = _conf_folder(path)
+    base, choices = None, []
+    for entry in defaults:
+        if isinstance(entry, str):
+            if base is not None:
+                raise UsageError(f"{path}: defaults has two bases, {base!r} and {entry!r}")
+            base = entry
+        else:
+            choices += [f"+{group}={choice}" for group, choice in entry.items()]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        composed = compose(config_name=base, overrides=choices)
+    OmegaConf.set_struct(composed, False)  # the file may add keys; the validator refuses wrong ones
+    return composed
+
+
+def _conf_folder(path: Path) -> Path:
+    """experiments/conf beside the file or above it; else the repository's own."""
+    above = [folder / "conf" for folder in path.resolve().parents]
+    own = Path(__file__).resolve().parents[1] / "experiments" / "conf"
+    for folder in [*above, own]:
+        if (folder / "base.yaml").is_file():
+            return folder
+    raise UsageError(f"{path}: no conf folder with base.yaml beside it, above it, or in {own}")
+
+
+def _override(merged: DictConfig | ListConfig, text: str) -> None:
+    """Set `key=value`: a mapping is merged into a mapping, anything else takes the old's place."""
+    key, equals, _ = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
+    value = OmegaConf.select(OmegaConf.from_dotlist([text]), key)
+    both = isinstance(value, DictConfig) and isinstance(OmegaConf.select(merged, key), DictConfig)
+    OmegaConf.update(merged, key, value, merge=both, force_add=True)
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        text = str(error.__cause__ or error).strip()
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        kept = [
+            line for line in lines if not line.startswith(("full_key", "object_type", "Config"))
+        ]
+        raise UsageError(f"{path}: {' '.join(kept) or text}") from None
