@@ -33,6 +33,15 @@ class Cost:
     forward_flops_per_token: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChannelCost:
+    """Exact counts of one channel mixer; of its parameters one token uses `active_parameters`."""
+
+    parameters: int
+    active_parameters: int
+    forward_flops_per_token: float
+
+
 class SequenceMixer(nn.Module):
     """A causal map (B, T, D) -> (B, T, D), with a state that can be carried.
 

@@ -5,7 +5,7 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from blocks.base import INITIAL_STD
+from blocks.base import INITIAL_STD, ChannelCost
 from blocks.initialisation import Normal, Parameter
 from blocks.linear import Linear
 
@@ -24,7 +24,7 @@ class SwiGLU(nn.Module):
         super().__init__()
         if hidden <= 0:
             raise ValueError(f"the MLP's width is {hidden}; expected a number above 0")
-        self.depth = depth
+        self.width, self.hidden, self.depth = width, hidden, depth
         self.input = Linear(width, 2 * hidden)
         self.output = Linear(hidden, width)
 
@@ -40,3 +40,12 @@ class SwiGLU(nn.Module):
             "input.weight": Parameter(Normal(std), decay=True),
             "output.weight": Parameter(Normal(std / math.sqrt(2 * self.depth)), decay=True),
         }
+
+    def cost(self) -> ChannelCost:
+        """Counts; every parameter is used for every token, each in one multiply-add."""
+        parameters = 3 * self.width * self.hidden
+        return ChannelCost(
+            parameters=parameters,
+            active_parameters=parameters,
+            forward_flops_per_token=2 * parameters,
+        )
