@@ -88,13 +88,13 @@ def fit_blocked(table: pd.DataFrame, *, baseline: str, level: float = 0.95) -> B
     if not others:
         return BlockedModel(baseline=baseline, level=level, df=0, residual_sd=None, critical=None,
                             means=means, differences=())  # fmt: skip
+    _require_linked(table, others)
     data = table.assign(
         arm=pd.Categorical(table["arm"], [baseline, *others]),
         seed=pd.Categorical(table["seed"]),
     )
     fit = smf.ols("value ~ C(arm) + C(seed)", data=data).fit()
     names = [f"C(arm)[T.{arm}]" for arm in others]
-    _require_linked(fit, others)
     estimates = fit.params[names].to_numpy(float)
     df = int(fit.df_resid)
     if df < 1:
@@ -113,9 +113,10 @@ def fit_blocked(table: pd.DataFrame, *, baseline: str, level: float = 0.95) -> B
                         means=means, differences=differences)  # fmt: skip
 
 
-def _require_linked(fit, others: list[str]) -> None:
-    design = fit.model.exog
-    if np.linalg.matrix_rank(design) < design.shape[1]:
+def _require_linked(table: pd.DataFrame, others: list[str]) -> None:
+    """Arms and seeds can be told apart if they form one connected design: rank arms + seeds - 1."""
+    design = pd.get_dummies(table[["arm", "seed"]].astype(str)).to_numpy(float)
+    if np.linalg.matrix_rank(design) < design.shape[1] - 1:
         raise ValueError(
             f"arms {', '.join(others)} and the baseline do not share enough seeds to tell an arm "
             "from a seed; expected at least one common seed; run the missing seeds "
