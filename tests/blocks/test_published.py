@@ -41,7 +41,7 @@ STATES = {  # elements of one layer, and of its convolution
 }  # fmt: skip
 CACHE_PER_TOKEN = {"410m": 2048, "7b": 3072}
 
-# As printed, the last digit given being right, but for 410m-hybrid-gdn-m2rnn-3l: its 407,149,248 are
+# As printed, the last digit being right, but for 410m-hybrid-gdn-m2rnn-3l: its 407,149,248 are
 # printed as 407.2, which is 407.15 rounded once more.
 TIED_MILLIONS = {
     "410m-m2rnn": "410.74", "410m-gated-deltanet": "406.7", "410m-mamba2": "407.8",
