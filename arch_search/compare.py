@@ -14,7 +14,7 @@ from arch_search.errors import UsageError
 from arch_search.findings import ArmOutcome, sentences, verdict
 from arch_search.metric_names import direction
 from arch_search.records import Experiment, RunRecord, read_experiment
-from arch_search.statistics.blocked import BlockedModel, Difference, fit_blocked
+from arch_search.statistics.blocked import BlockedModel, Difference, fit_blocked, linked_arms
 from arch_search.statistics.permutation import PermutationCheck, permutation_check
 from arch_search.storage import Root
 
@@ -57,9 +57,10 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     baseline = experiment.baseline.name
     model, permutation = None, None
     if baseline in set(table["arm"]):
-        model = fit_blocked(table, baseline=baseline)
+        linked = table[table["arm"].isin(linked_arms(table, baseline))]
+        model = fit_blocked(linked, baseline=baseline)
         if model.df > 0:
-            permutation = permutation_check(table, baseline=baseline)
+            permutation = permutation_check(linked, baseline=baseline)
     share = experiment.plan.primary.smallest_effect
     if metric != experiment.plan.primary.metric:
         share = None  # it was stated for the primary metric alone

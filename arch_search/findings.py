@@ -47,7 +47,7 @@ def verdict(
     the margin: stricter than two one-sided tests at 5 % for each arm.
     """
     if difference is None:
-        return "not compared: no finished run"
+        return "not compared: no finished run that shares a seed with the baseline"
     if difference.low is None or difference.high is None:
         return "not resolved: one seed cannot tell a difference from noise"
     inside = margin is not None and max(abs(difference.low), abs(difference.high)) <= margin

@@ -113,6 +113,16 @@ def fit_blocked(table: pd.DataFrame, *, baseline: str, level: float = 0.95) -> B
                         means=means, differences=differences)  # fmt: skip
 
 
+def linked_arms(table: pd.DataFrame, baseline: str) -> set[str]:
+    """The arms that share a seed with the baseline, directly or through other arms."""
+    arms, before = {baseline}, set[str]()
+    while arms != before:
+        before = arms
+        seeds = set(table.loc[table["arm"].isin(arms), "seed"])
+        arms = arms | set(table.loc[table["seed"].isin(seeds), "arm"])
+    return arms
+
+
 def _require_linked(table: pd.DataFrame, others: list[str]) -> None:
     """Arms and seeds can be told apart if they form one connected design: rank arms + seeds - 1."""
     design = pd.get_dummies(table[["arm", "seed"]].astype(str)).to_numpy(float)

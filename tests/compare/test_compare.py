@@ -83,6 +83,14 @@ def test_one_seed_resolves_nothing_and_says_so(planted):
     assert any("one seed" in s for s in comparison.sentences)
 
 
+def test_an_arm_without_a_seed_of_the_baseline_waits_and_the_others_go_on(planted):
+    lonely = {("m2rnn-1-last", seed) for seed in range(3)}
+    others = {(arm, 3) for arm in ("baseline", "m2rnn-1-first", "m2rnn-2-spread")}
+    comparison = compare("planted", root=planted(seeds=4, pending=frozenset(lonely | others)))
+    assert arm_of(comparison, "m2rnn-1-last").verdict.startswith("not compared")
+    assert arm_of(comparison, "m2rnn-2-spread").verdict == "better"
+
+
 def test_too_few_seeds_for_permutations_are_said(planted):
     comparison = compare("planted", root=planted(seeds=2, noise=0.002))
     assert arm_of(comparison, "m2rnn-2-spread").verdict == "better"
