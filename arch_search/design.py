@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arch_search.errors import UsageError
-from arch_search.experiment import ArmsFile, Position, nearest, parse_count
-from arch_search.pattern import format_pattern
+from arch_search.experiment import ArmsFile, nearest, parse_count
+from arch_search.optimal import choose_cells
+from arch_search.positions import RANKINGS, rank_layers
 
 PLACES = ("count", "position", "at")
-RANKINGS = ("first", "last", "before_attention", "spread")
+SALT = "init_salt"  # an axis like an option of the block, but one that has no effect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,47 +34,8 @@ class Arm:
     options: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
     is_baseline: bool = False
-
-
-def rank_layers(
-    replaceable: Sequence[int], position: Position, count: int, attention: Sequence[int]
-) -> tuple[int, ...]:
-    """The `count` layers that a position chooses among the replaceable ones, ascending.
-
-    first: ascending; last: descending; before_attention: by distance to the next attention layer,
-    then by index; spread: the ⌊(i+½)M/n⌋-th; a list of layers: in the order given.
-
-    Raises:
-        UsageError: more layers asked for than there are, or a listed layer cannot be replaced.
-    """
-    if isinstance(position, tuple):
-        for layer in position:
-            if layer not in replaceable:
-                raise UsageError(
-                    f"arms.position lists layer {layer}, which cannot be replaced; "
-                    f"replaceable layers: {_join(replaceable)}"
-                )
-        ranking = list(position)
-    elif position == "first":
-        ranking = sorted(replaceable)
-    elif position == "last":
-        ranking = sorted(replaceable, reverse=True)
-    elif position == "before_attention":
-        if not attention:
-            raise UsageError("arms.position: before_attention needs an attention layer; add one")
-        ranking = sorted(replaceable, key=lambda i: (_distance_to_next(i, attention), i))
-    else:
-        total = len(replaceable)
-        picks = [(2 * i + 1) * total // (2 * count) for i in range(min(count, total))]
-        ranking = [sorted(replaceable)[pick] for pick in picks]
-    if count > len(ranking):
-        available = len(replaceable) if not isinstance(position, tuple) else len(position)
-        raise UsageError(f"arms.count asks for {count} layers; only {available} can be replaced")
-    return tuple(sorted(ranking[:count]))
-
-
-def _distance_to_next(layer: int, attention: Sequence[int]) -> float:
-    return min((other - layer for other in attention if other > layer), default=float("inf"))
+    is_control: bool = False
+    init_salt: int = 0
 
 
 def make_arms(
@@ -83,19 +45,22 @@ def make_arms(
     baseline: bool,
     is_attention: Callable[[str], bool],
     solve: Callable[[str, str, str, int], int],
+    interactions: Sequence[tuple[str, str]] = (),
 ) -> tuple[Arm, ...]:
     """All arms of an experiment over the base pattern `layers`, the baseline first.
 
     Args:
         is_attention: whether a layer's name is softmax attention.
         solve: (block, quantity, knob, target) -> the knob's value that comes nearest to the target.
+        interactions: pairs of factors whose interaction a subset (`choose`) must tell.
     Raises:
         UsageError: axes that do not fit each other or the pattern.
     """
     made = [Arm(name="baseline", factors={}, layers=layers, is_baseline=True)] if baseline else []
     if arms.replace is not None:
-        made += _replacements(arms, layers, is_attention, solve)
-    elif arms.with_ or arms.count or arms.position or arms.at or arms.vary or arms.cells:
+        made += _replacements(arms, layers, is_attention, solve, interactions)
+    elif any((arms.with_, arms.count, arms.position, arms.at, arms.vary, arms.cells,
+              arms.controls, arms.choose)):  # fmt: skip
         raise UsageError("arms: say which block is replaced, as in 'replace: gdn'")
     for name, changes in arms.explicit.items():
         made.append(Arm(name=_slug(name), factors={"arm": name}, layers=layers, changes=changes))
@@ -114,6 +79,7 @@ def _replacements(
     layers: tuple[str, ...],
     is_attention: Callable[[str], bool],
     solve: Callable[[str, str, str, int], int],
+    interactions: Sequence[tuple[str, str]],
 ) -> Iterator[Arm]:
     assert arms.replace is not None
     replaceable = [i for i, name in enumerate(layers) if name == arms.replace]
@@ -123,22 +89,67 @@ def _replacements(
     attention = [i for i, name in enumerate(layers) if is_attention(name)]
     levels = _levels(arms)
     cells = [_checked_cell(cell, levels) for cell in arms.cells] or _full_factorial(levels)
+    if arms.choose:
+        cells = choose_cells(cells, arms.choose, interactions)
     for cell in cells:
-        block = cell["with"]
-        chosen = _chosen_layers(cell, replaceable, attention)
-        replaced = tuple(block if i in chosen else name for i, name in enumerate(layers))
-        axes = {k: v for k, v in cell.items() if k not in ("with", *PLACES)}
-        options = dict(
-            _option(block, axis, level, arms.vary[axis], solve) for axis, level in axes.items()
-        )
-        shown = {k: v for k, v in cell.items() if k in levels}
-        yield Arm(
+        shown = {axis: level for axis, level in cell.items() if axis in levels}
+        yield _arm_of_cell(
+            cell, arms, layers, _chosen_layers(cell, replaceable, attention), solve,
             name=_slug("-".join(_label(axis, level) for axis, level in shown.items())),
             factors={axis: _plain(level) for axis, level in shown.items()},
-            layers=replaced,
-            replaced=chosen,
-            options=options,
-        )
+        )  # fmt: skip
+    for name, given in arms.controls.items():
+        cell = _control_cell(name, given, levels)
+        yield _arm_of_cell(
+            cell, arms, layers, _chosen_layers(cell, replaceable, attention), solve,
+            name=_slug(name), factors={"control": name}, is_control=True,
+        )  # fmt: skip
+
+
+def _arm_of_cell(
+    cell: Mapping[str, Any],
+    arms: ArmsFile,
+    layers: tuple[str, ...],
+    chosen: tuple[int, ...],
+    solve: Callable[[str, str, str, int], int],
+    *,
+    name: str,
+    factors: dict[str, Any],
+    is_control: bool = False,
+) -> Arm:
+    block = cell["with"]
+    axes = {k: v for k, v in cell.items() if k not in ("with", *PLACES)}
+    options = dict(
+        _option(block, axis, level, arms.vary.get(axis), solve) for axis, level in axes.items()
+    )
+    salt = options.pop(SALT, 0)
+    if type(salt) is not int or salt < 0:
+        raise UsageError(f"arms: {SALT} is {salt!r}; expected a whole number, 0 for no new draw")
+    return Arm(
+        name=name,
+        factors=factors,
+        layers=tuple(block if i in chosen else layer for i, layer in enumerate(layers)),
+        replaced=chosen,
+        options=options,
+        is_control=is_control,
+        init_salt=salt,
+    )
+
+
+def _control_cell(
+    name: str, cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]
+) -> dict[str, Any]:
+    """A control may leave the factors' levels; what it does not name is the first level."""
+    first = {axis: values[0] for axis, values in levels.items() if values}
+    if "at" in cell:
+        first = {axis: level for axis, level in first.items() if axis not in PLACES}
+    filled = {**first, **cell}
+    if not {"at", "count"} & filled.keys():
+        raise UsageError(f"arms.controls.{name}: say where, by 'at' or by 'count' and 'position'")
+    for place in ("position", "at"):
+        if isinstance(filled.get(place), list):
+            filled[place] = tuple(filled[place])
+    return filled
 
 
 def _levels(arms: ArmsFile) -> dict[str, list[Any]]:
@@ -245,12 +256,3 @@ def _slug(name: str) -> str:
     if not slug:
         raise UsageError(f"arms: {name!r} leaves no letter for a name")
     return slug
-
-
-def _join(layers: Sequence[int]) -> str:
-    return ", ".join(map(str, layers))
-
-
-def describe_layout(arm: Arm) -> str:
-    """The arm's layers as the canonical pattern."""
-    return format_pattern(arm.layers)

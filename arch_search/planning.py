@@ -14,13 +14,14 @@ import yaml
 
 from arch_search.code_hash import code_hash
 from arch_search.composition import load_mapping
-from arch_search.data import Manifest, TrainingStream, open_split, prepare
+from arch_search.contrasts import declared_interactions
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.hold import check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
+from arch_search.planned_data import PlannedData, check_data, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
 from arch_search.spec import (
     ArmSpec,
@@ -34,7 +35,7 @@ from arch_search.spec import (
     content_hash,
 )
 from arch_search.storage import NAME, Root
-from arch_search.tasks.registry import metric_names, read_options, task
+from arch_search.tasks.registry import metric_names
 from arch_search.tasks.registry import resolve as resolve_evaluations
 from blocks.registry import block_class
 
@@ -112,18 +113,19 @@ def _resolve_arms(
         baseline=file.baseline is not None,
         is_attention=lambda name: base.kind_of(name) == "attention",
         solve=lambda block, quantity, knob, target: solve_state(base, block, knob, target),
+        interactions=declared_interactions(file.contrasts),
     )
-    manifests: dict[tuple[str, str], Manifest] = {}
+    known: dict[tuple[str, str], PlannedData] = {}
     arms: list[ArmSpec] = []
     notes: list[str] = []
-    by_content: dict[str, str] = {}
+    by_content: dict[str, int] = {}
     target: ModelCounts | None = None
     check_holds(file.hold, list(file.arms.vary))
     for arm in made:
         changed = _with_changes(file, mapping, arm, where) if arm.changes else file
-        manifest = _manifest(changed, manifests, root)
-        resolved = _arm_spec(arm, changed, manifest)
-        _check_data(resolved, manifest, evaluations)
+        found = find_data(changed.data, known, root.path)
+        resolved = _arm_spec(arm, changed, found)
+        check_data(resolved.data, found, evaluations)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
         elif file.hold and not arm.changes:
@@ -132,9 +134,12 @@ def _resolve_arms(
             [asdict(resolved.model), asdict(resolved.train), asdict(resolved.data)]
         )
         if content in by_content:
-            notes.append(f"arm {arm.name} is the same model as arm {by_content[content]}: run once")
+            i = by_content[content]
+            notes.append(f"arm {arm.name} is the same model as arm {arms[i].name}: run once")
+            if not resolved.is_control:
+                arms[i] = replace(arms[i], also=(*arms[i].also, resolved.factors))
             continue
-        by_content[content] = arm.name
+        by_content[content] = len(arms)
         arms.append(resolved)
     return tuple(arms), tuple(notes)
 
@@ -158,16 +163,6 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _manifest(file: ExperimentFile, known: dict[tuple[str, str], Manifest], root: Root) -> Manifest:
-    key = (file.data.corpus, file.data.tokenizer)
-    if key not in known:
-        try:
-            known[key] = prepare(*key, root.path)
-        except ValueError as error:
-            raise UsageError(f"data: {error}") from None
-    return known[key]
-
-
 def _hold(arm: ArmSpec, made: Arm, file: ExperimentFile, target: ModelCounts) -> ArmSpec:
     length = arm.data.sequence_length
     try:
@@ -188,31 +183,20 @@ def _counts(model: ModelSpec, length: int) -> dict[str, float]:
     return {name: float(value) for name, value in asdict(count_model(model, length)).items()}
 
 
-def _check_data(arm: ArmSpec, manifest: Manifest, evaluations: Sequence[EvaluationSpec]) -> None:
-    """Raise UsageError if the corpus is too short to train on or to evaluate as asked."""
-    length = arm.data.sequence_length
-    try:
-        TrainingStream(
-            open_split(manifest, "train"), sequence_length=length, batch=arm.data.batch, seed=0
-        )
-        for evaluation in evaluations:
-            options = read_options(evaluation.task, evaluation.options)
-            task(evaluation.task).check(open_split(manifest, "val"), length, options)
-    except ValueError as error:
-        raise UsageError(f"data: {error}") from None
-
-
-def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:
+def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
     names = parse_pattern(file.model.pattern) if arm.changes else arm.layers
     base = NamedModel(file=file, names=names)
     replaced = set(arm.replaced)
     layers = tuple(
-        base.layer(name, arm.options if i in replaced else {}) for i, name in enumerate(names)
+        replace(base.layer(name, arm.options), init_salt=arm.init_salt)
+        if i in replaced
+        else base.layer(name, {})
+        for i, name in enumerate(names)
     )
     model = ModelSpec(
         layers=layers,
         width=file.model.width,
-        vocabulary=manifest.vocabulary,
+        vocabulary=found.vocabulary,
         tie_embeddings=file.model.tie_embeddings,
         norm_eps=file.model.norm_eps,
     )
@@ -221,7 +205,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:
         tokenizer=file.data.tokenizer,
         sequence_length=file.data.sequence_length,
         batch=file.data.batch,
-        manifest=manifest.hash,
+        manifest=found.manifest.hash if found.manifest else "",
     )
     return ArmSpec(
         name=arm.name,
@@ -230,6 +214,8 @@ def _arm_spec(arm: Arm, file: ExperimentFile, manifest: Manifest) -> ArmSpec:
         model=model,
         counts=_counts(model, data.sequence_length),
         is_baseline=arm.is_baseline,
+        is_control=arm.is_control,
+        replaced=arm.replaced,
         train=TrainSpec(
             tokens=file.train.tokens,
             optimiser=file.train.optimiser,
