@@ -57,7 +57,8 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     baseline = experiment.baseline.name
     model, permutation = None, None
     if baseline in set(table["arm"]):
-        linked = table[table["arm"].isin(linked_arms(table, baseline))]
+        arms = list(linked_arms(table, baseline))
+        linked = table.loc[table["arm"].isin(arms), ["arm", "seed", "value"]]
         model = fit_blocked(linked, baseline=baseline)
         if model.df > 0:
             permutation = permutation_check(linked, baseline=baseline)

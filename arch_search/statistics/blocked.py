@@ -115,11 +115,12 @@ def fit_blocked(table: pd.DataFrame, *, baseline: str, level: float = 0.95) -> B
 
 def linked_arms(table: pd.DataFrame, baseline: str) -> set[str]:
     """The arms that share a seed with the baseline, directly or through other arms."""
+    runs = list(zip(table["arm"], table["seed"], strict=True))
     arms, before = {baseline}, set[str]()
     while arms != before:
         before = arms
-        seeds = set(table.loc[table["arm"].isin(arms), "seed"])
-        arms = arms | set(table.loc[table["seed"].isin(seeds), "arm"])
+        seeds = {seed for arm, seed in runs if arm in arms}
+        arms = arms | {arm for arm, seed in runs if seed in seeds}
     return arms
 
 
