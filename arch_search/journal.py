@@ -17,7 +17,7 @@ from arch_search.storage import AttemptFolder, RunFolder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One line. `kind`: metrics (step, values), stream (step, tokens), event (text) or checkpoint (step).
+    """One line. `kind`: metrics (step, values), stream (step, tokens), event (text) or checkpoint.
 
     `tokens` is the beginning of the rolling hash of all tokens seen up to the step.
     """
