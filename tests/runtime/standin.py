@@ -37,7 +37,11 @@ def execute(
                 "tokens": spec.train.tokens,
                 "stream": {"tokens": digest, "text": digest},
                 "metrics": {"val/loss": _loss(digest)},
-                "environment": {"device": "cpu", "versions": {"torch": "none"}},
+                "environment": {
+                    "device": "cpu",
+                    "threads": os.environ["OMP_NUM_THREADS"],
+                    "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "all"),
+                },
                 "started": started,
                 "ended": time.time(),
             }
