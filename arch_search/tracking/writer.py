@@ -3,8 +3,6 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arch_search.spec import Plan
@@ -121,12 +119,3 @@ def rebuild(root: Root, name: str, uri: str = "") -> None:
     mirror = Mirror(root, plan, tracking_address(root, uri or plan.tracking_uri))
     mirror.push(driver_lives=False)
     mirror.summarise()
-
-
-def attach_report(root: Root, name: str, paths: Iterable[Path], headline: dict[str, float]) -> None:
-    """Log a report's files and headline numbers to the experiment's summary run."""
-    from arch_search.tracking.mirror import Mirror
-
-    plan = root.experiment(name).plan()
-    mirror = Mirror(root, plan, tracking_address(root, plan.tracking_uri))
-    mirror.attach(paths, headline)

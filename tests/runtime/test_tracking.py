@@ -20,8 +20,9 @@ from arch_search.errors import Stopped, UsageError
 from arch_search.progress import read_status
 from arch_search.spec import Plan
 from arch_search.storage import Root
+from arch_search.tracking.reports import attach_report
 from arch_search.tracking.server import probe, tracking_address
-from arch_search.tracking.writer import Pushes, attach_report, rebuild
+from arch_search.tracking.writer import Pushes, rebuild
 
 pytestmark = pytest.mark.services
 
@@ -102,10 +103,10 @@ def test_a_report_goes_to_the_summary_run(new_root: Callable[[str], Root], tmp_p
     write(root, plan)
     (tmp_path / "report.html").write_text("<p>so</p>")
     for _ in range(2):
-        attach_report(root, "told", [tmp_path / "report.html"], {"only/val/bits_per_byte": 2.0})
+        assert not attach_report(root, plan, [tmp_path / "report.html"], {"only/val/bpb": 2.0})
     (summary,) = contents(tracking_address(root), "told").values()
     assert summary[4] == ["report"]
-    assert [value for _, _, value in summary[3]["only/val/bits_per_byte"]] == [2.0]
+    assert [value for _, _, value in summary[3]["only/val/bpb"]] == [2.0]
 
 
 def test_a_dead_drivers_runs_do_not_stay_running(new_root: Callable[[str], Root]) -> None:
