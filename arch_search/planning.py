@@ -5,7 +5,7 @@ count blocks; what comes after (driver, writer, status, compare) reads the resul
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ import yaml
 
 from arch_search.code_hash import code_hash
 from arch_search.composition import load_mapping
-from arch_search.contrasts import declared_interactions
+from arch_search.confounds import find_confounds
+from arch_search.confounds.derived import derived_counts
+from arch_search.contrasts import declared_interactions, resolve_contrasts
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
@@ -62,6 +64,7 @@ def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
     try:
         arms, notes = _resolve_arms(file, mapping, where, root, evaluations)
         runs = tuple(_runs(file, arms))
+        contrasts = resolve_contrasts(file.contrasts, arms)
     except UsageError as error:
         text = str(error)
         raise UsageError(text if text.startswith(where) else f"{where}: {text}") from None
@@ -78,6 +81,9 @@ def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
         resources=file.resources,
         tracking_uri=file.tracking.uri,
         notes=notes,
+        contrasts=contrasts,
+        findings=find_confounds(file, arms, seeds=len({run.seed for run in runs})),
+        stopping_rule=file.stopping_rule,
     )
 
 
@@ -130,6 +136,8 @@ def _resolve_arms(
             target = count_model(resolved.model, resolved.data.sequence_length)
         elif file.hold and not arm.changes:
             resolved = _hold(resolved, arm, file, target)
+        derived = derived_counts(resolved, found.training_tokens)
+        resolved = replace(resolved, counts=resolved.counts | derived)
         content = content_hash(
             [asdict(resolved.model), asdict(resolved.train), asdict(resolved.data)]
         )
@@ -209,7 +217,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
     )
     return ArmSpec(
         name=arm.name,
-        factors=arm.factors,
+        factors=arm.factors | (_declared_levels(file) if arm.changes else {}),
         layout=format_pattern(names),
         model=model,
         counts=_counts(model, data.sequence_length),
@@ -224,6 +232,26 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
         ),
         data=data,
     )
+
+
+def _declared_levels(file: ExperimentFile) -> dict[str, Any]:
+    """The level of each factor of explicit arms: a key of the file, as [data.sequence_length]."""
+    levels: dict[str, Any] = {}
+    for name in file.arms.factors:
+        found: Any = file
+        for part in name.split("."):
+            known = list(found) if isinstance(found, dict) else _fields(found)
+            if part not in known:
+                raise UsageError(
+                    f"arms.factors: no key {name!r} ({part!r}); {nearest(part, known)}"
+                )
+            found = found[part] if isinstance(found, dict) else getattr(found, part)
+        levels[name] = found
+    return levels
+
+
+def _fields(value: Any) -> list[str]:
+    return [field.name for field in fields(value)] if is_dataclass(value) else []
 
 
 def _seed_pairs(seeds: int | tuple[int, ...] | SeedsFile) -> list[tuple[int, int, int]]:

@@ -145,7 +145,7 @@ class InverseSoftplusLogUniform(Start):
         return x.mean().item(), x.std(correction=0).item()
 
 
-Role = Literal["", "recurrence", "rate", "step", "bias"]
+Role = Literal["", "recurrence", "gate", "rate", "step", "bias"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,7 @@ class Parameter:
     """How a parameter starts, whether weight decay pulls on it, and its role in a recurrence.
 
     recurrence: the matrix W that carries the old state into the new one, its last axis V.
+    gate: a matrix through which the state moves a gate.
     rate, step: log A and softplus⁻¹(dt) of a gate exp(-A dt);  bias: b of a gate σ(b).
     Roles let a plan compare how long different mixers remember at their start.
     """

@@ -110,7 +110,9 @@ class VectorRecurrence(SequenceMixer):
             "output.weight": self.output_projection(),
         }
         for gate in self.gates:
-            declared[f"{gate}_weight"] = Parameter(Normal(o.weight_std), decay=o.weight_decay)
+            declared[f"{gate}_weight"] = Parameter(
+                Normal(o.weight_std), decay=o.weight_decay, role="gate"
+            )
         if self.gate_bias is not None:
             declared["gate_bias"] = Parameter(Uniform(*o.gate_bias), decay=False, role="bias")
         if self.convolution is not None:

@@ -62,7 +62,27 @@ def show(plan: Plan, root: Root, console: Console) -> None:
     for line in describe(plan, root):
         console.print(line, highlight=False)
     for note in plan.notes:
-        console.print(f"! {note}", style="yellow", highlight=False)
+        console.print(f"Note: {note}.", highlight=False)
+    show_findings(plan, console)
+
+
+def show_findings(plan: Plan, console: Console) -> None:
+    """What was found in the design: warnings, then what follows from it, then what bounds it."""
+    for level, title, style in (
+        (
+            "warning",
+            "Warnings: besides the factors, or with them, arms also differ in this",
+            "yellow",
+        ),
+        ("residue", "Not held equal, and following from the factors", ""),
+        ("limit", "Equal in all arms, and still a limit to what they can show", ""),
+    ):
+        found = [finding for finding in plan.findings if finding.level == level]
+        if found:
+            console.print(f"{title}:", style=f"bold {style}".strip(), highlight=False)
+        for finding in found:
+            text = f"- {finding.text[0].upper()}{finding.text[1:].removesuffix('.')}."
+            console.print(text, style=style, markup=False, highlight=False)
 
 
 def _relative(arm: ArmSpec, base: ArmSpec, name: str) -> str:
@@ -100,8 +120,6 @@ def describe(plan: Plan, root: Root) -> list[str]:
             f"Time: about {expected['seconds_per_run']:.0f} s of training a run, by "
             f"{expected['measured_runs']} finished runs under this root; evaluation not counted."
         )
-    if len(seeds) == 1:
-        lines.append("! One seed: no difference between arms can be told from noise.")
     return lines
 
 

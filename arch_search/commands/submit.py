@@ -50,9 +50,11 @@ def submit_file(
 def _submit(
     file: Path, overrides: Sequence[str], root: Root, *, address: str | None, wait: bool, limit: int
 ) -> tuple[str, int]:
+    from arch_search.planned_data import require_data
     from arch_search.planning import make_plan  # imports torch, which other commands do without
 
     plan = make_plan(file, root, overrides)
+    require_data(plan)
     folder = root.experiment(plan.name)
     if has_driver(folder):
         raise UsageError(
