@@ -12,11 +12,9 @@ from kernels.m2rnn.gluon_backward import fast_backward
 from kernels.m2rnn.gluon_forward import fast_forward
 from kernels.m2rnn.partial_sums import sum_parts
 
-BORDER = 16  # steps between kept states: a chunk's states fit in shared memory, 11 programs an SM
-PARTIAL_BYTES = 128 * 2**20  # shares of outputs or gradients that wait to be summed
+BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
+PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
 WARPS = 528  # of an H200 that one more warp each would not slow: 4 a multiprocessor
-EXTRA_F: dict = {}
-EXTRA_B: dict = {}
 PHIS = ("tanh", "identity", "softsign", "relu", "hard_tanh")
 
 
@@ -52,7 +50,8 @@ def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes, rows: int | None 
         rows = 32 if wide else 16
     tiles = triton.cdiv(K, rows)
     whole = triton.cdiv(T, BORDER) * BORDER
-    affordable = PARTIAL_BYTES // (step_bytes(tiles) * BORDER) * BORDER
+    budget = max(2**20, min(PARTIAL_BYTES, B * N * K * V * whole // BORDER * 2))
+    affordable = budget // (step_bytes(tiles) * BORDER) * BORDER
     return Cut(rows=rows, tiles=tiles, segment=max(BORDER, min(whole, affordable)))
 
 
@@ -98,7 +97,7 @@ def run_forward(
                 last if keep is None else keep, last, target, borders, T, N, first, end,
                 *_common(query, key, value, forget, weight, N),
                 K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
-                RESET=keep is not None, SAVE=save, num_warps=1, **EXTRA_F,
+                RESET=keep is not None, SAVE=save, num_warps=1,
             )  # fmt: skip
         if parts is not None:
             sum_parts(parts, output, first)
@@ -135,7 +134,8 @@ def run_backward(
                 carry if keep is None else keep, grad_output, borders, carry, *parts, dw,
                 T, N, first, end, *_common(query, key, value, forget, weight, N),
                 K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
-                RESET=keep is not None, CLIP=clip, num_warps=1, **EXTRA_B,
+                RESET=keep is not None, CLIP=clip, INTERLEAVE=how.rows * V == 256, num_warps=1,
+                maxnreg=168 if how.rows == 32 else 255,  # 168: a third warp on each scheduler
             )  # fmt: skip
         for part, out in zip(parts[:2], (dq, dk), strict=True):
             sum_parts(part.transpose(1, 2)[None], out, first)

@@ -17,16 +17,200 @@ from kernels.m2rnn.gluon_forward import load_mixing, mix
 from kernels.m2rnn.gluon_operands import (
     clamp_one,
     column_steps,
-    gates,
-    keeps,
     lane_sums,
     nonlinearity,
+    number_at,
     pick,
+    right,
     row_steps,
-    stacked_steps,
-    through_nonlinearity,
+    slope,
+    step_numbers,
+    transposed_left,
     value_steps,
 )
+
+
+@gluon.jit
+def rebuild_block(
+    inputs, strides, t, steps, rows,
+    R: gl.constexpr, V: gl.constexpr, RESET: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """What 8 steps from t on need to be run again: k, v, the gates and the resets."""
+    key, value, forget, keep = inputs[1], inputs[2], inputs[3], inputs[4]
+    t = t.to(gl.int64)
+    f = step_numbers(forget + t * strides[3], strides[3], steps, MMA)
+    kept = f
+    if RESET:
+        kept = step_numbers(keep + t, 1, steps, MMA)
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    return (
+        row_steps(key + t * strides[1], strides[1], steps, rows, R, LEFT),
+        value_steps(value + t * strides[2], strides[2], steps, V, RIGHT),
+        f,
+        kept,
+    )
+
+
+@gluon.jit
+def sweep_block(
+    inputs, strides, t, steps, rows, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr
+):
+    """What the reverse sweep of 8 steps needs besides: q and dy for the outer product, and dy, v
+    and k as columns for dq, dk and dv."""
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    t = t.to(gl.int64)
+    query = inputs[0] + t * strides[0]
+    key = inputs[1] + t * strides[1]
+    value = inputs[2] + t * strides[2]
+    grad_output = inputs[5] + t * strides[4]
+    return (
+        row_steps(query, strides[0], steps, rows, R, LEFT),
+        value_steps(grad_output, strides[4], steps, V, RIGHT),
+        column_steps(grad_output, strides[4], steps, V, V, RIGHT),
+        column_steps(value, strides[2], steps, V, V, RIGHT),
+        column_steps(key, strides[1], steps, rows, R, RIGHT),
+    )
+
+
+@gluon.jit
+def run_step(
+    h, operand, block, mixing, j,
+    R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """Z of step j of a block, from H_{t-1} in float32 and as an operand."""
+    row = gl.arange(0, 16, layout=gl.SliceLayout(1, gl.DotOperandLayout(1, MMA, 2)))[:, None] // 2
+    zero = gl.zeros([R, V], gl.float32, layout=MMA)
+    outer = mma_v2(block[0], pick(block[1], row - j), zero)
+    return nonlinearity(mix(h, operand, outer, mixing[0], mixing[1], WEIGHT), PHI)
+
+
+@gluon.jit
+def rebuild_step(
+    h, slot, block, mixing, j, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr,
+    PHI: gl.constexpr, RESET: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """Keeps H_{t-1}, rounded, in its slot of shared memory and returns H_t."""
+    if RESET:
+        h = h * number_at(block[3], j, R, MMA)
+    rounded = h.to(gl.bfloat16)
+    slot.store(rounded)
+    operand = gl.convert_layout(rounded, gl.DotOperandLayout(0, MMA, 2))
+    z = run_step(h, operand, block, mixing, j, R, V, WEIGHT, PHI, MMA)
+    return z + number_at(block[2], j, R, MMA) * (h - z)
+
+
+@gluon.jit
+def sweep_step(
+    c, after, sums, dw, slot, gate_sums, block, swept, mixing, transposed, j,
+    R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    RESET: gl.constexpr, CLIP: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """One step backwards: the new carry, H_{t-1} as an operand, and the sums with its share."""
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    row = gl.arange(0, 16, layout=gl.SliceLayout(1, RIGHT))[:, None] // 2
+    column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
+    q, dy, dy_columns, v_columns, k_columns = swept
+    dq, dk, dv = sums
+    operand = slot.load(LEFT)
+    h = gl.convert_layout(operand, MMA).to(gl.float32)
+    z = run_step(h, operand, block, mixing, j, R, V, WEIGHT, PHI, MMA)
+    gate = number_at(block[2], j, R, MMA)
+    if RESET:  # the state stored for the next step may have been zeroed
+        after = gl.convert_layout((z + gate * (h - z)).to(gl.bfloat16), LEFT)
+    dq = mma_v2(after, pick(dy_columns, column - j), dq)
+    if CLIP == "carry":
+        c = clamp_one(c)
+    zero = gl.zeros([R, V], gl.float32, layout=MMA)
+    grad = c + mma_v2(q, pick(dy, row - j), zero)
+    if CLIP == "sum":
+        grad = clamp_one(grad)
+    gate_sums.slice(j, 1, 0).store(lane_sums(grad * (h - z), R, V))
+    d = slope(z, 1 - gate, PHI) * grad
+    c = gate * grad
+    rounded = d.to(gl.bfloat16)
+    d_left = gl.convert_layout(rounded, LEFT)
+    if WEIGHT == "dense":
+        c = mma_v2(d_left, transposed, c)
+    elif WEIGHT == "diagonal":
+        c += d * mixing[0]
+    else:
+        c += d
+    if RESET:
+        c = c * number_at(block[3], j, R, MMA)
+    dk = mma_v2(d_left, pick(v_columns, column - j), dk)
+    dv = mma_v2(transposed_left(rounded, R, V, LEFT), pick(k_columns, column - j), dv)
+    if WEIGHT == "dense":
+        dw = mma_v2(slot.permute((1, 0)).load(LEFT), right(rounded, R, V, RIGHT), dw)
+    elif WEIGHT == "diagonal":
+        dw += h * d
+    return c, operand, (dq, dk, dv), dw
+
+
+@gluon.jit
+def no_sums(R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr):
+    """Empty sums of a block: dq and dk (R, 8), dv transposed (V, 8)."""
+    rows = gl.zeros([R, 8], gl.float32, layout=MMA)
+    return rows, rows, gl.zeros([V, 8], gl.float32, layout=MMA)
+
+
+@gluon.jit
+def store_sums(
+    sums, gate_sums, outputs, at, steps, rows, N,
+    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """Writes a block's dq, dk, dv and df; `at` is its first step in the segment."""
+    FOLD: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [1, 1], [1, 0])
+    d_query, d_key, d_value, d_forget = outputs
+    column = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
+    r = gl.arange(0, R, layout=gl.SliceLayout(1, MMA))[:, None]
+    v = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
+    fold = gl.arange(0, 8, layout=gl.SliceLayout(1, FOLD))
+    at = at.to(gl.int64)
+    in_time = (column < steps) & (r < rows)
+    gl.store(d_query + (at + column) * K + r, sums[0], mask=in_time)
+    gl.store(d_key + (at + column) * K + r, sums[1], mask=in_time)
+    gl.store(d_value + (at + column) * N * V + v, sums[2], mask=(column < steps) & (v < V))
+    df = gl.sum(gate_sums.load(FOLD), axis=1)
+    gl.store(d_forget + (at + fold) * N, df, mask=fold < steps)
+
+
+@gluon.jit
+def sweep_beside(
+    c, after, h, dw, ahead, behind, swept, mine, other, gate_sums, inputs, strides, outputs,
+    mixing, transposed, start, first, last, rows, N,
+    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
+    PHI: gl.constexpr, RESET: gl.constexpr, CLIP: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """Sweeps the chunk from `start`, whose states are in `mine`, and step by step with it rebuilds
+    the chunk before into `other`: two chains that do not wait for each other.
+
+    `ahead`, `behind` and `swept` are blocks loaded in time; those of the next call are returned.
+    """
+    for half in range(C // 8):
+        place = C // 8 - 1 - half
+        t = start + place * 8
+        block = behind
+        rebuilt = ahead
+        current = swept
+        few = gl.where(t - 8 < first, 0, last - t + 8)
+        behind = rebuild_block(inputs, strides, t - 8, few, rows, R, V, RESET, MMA)
+        swept = sweep_block(inputs, strides, t - 8, few, rows, R, V, MMA)
+        following = gl.where(half + 1 < C // 8, start - C + half * 8 + 8, start - 2 * C)
+        few = gl.where(following < first, 0, last - following)
+        ahead = rebuild_block(inputs, strides, following, few, rows, R, V, RESET, MMA)
+        sums = no_sums(R, V, MMA)
+        for j in gl.static_range(7, -1, -1):
+            c, after, sums, dw = sweep_step(
+                c, after, sums, dw, mine.index(place * 8 + j), gate_sums, block, current,
+                mixing, transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
+            )  # fmt: skip
+            slot = other.index(half * 8 + 7 - j)
+            h = rebuild_step(h, slot, rebuilt, mixing, 7 - j, R, V, WEIGHT, PHI, RESET, MMA)
+        store_sums(sums, gate_sums, outputs, t - first, last - t, rows, N, K, R, V, MMA)
+    return c, h, dw, ahead, behind, swept
 
 
 @gluon.jit
@@ -37,7 +221,7 @@ def fast_backward(
     query_b, query_t, query_n, key_b, key_t, key_n,
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
-    PHI: gl.constexpr, RESET: gl.constexpr, CLIP: gl.constexpr,
+    PHI: gl.constexpr, RESET: gl.constexpr, CLIP: gl.constexpr, INTERLEAVE: gl.constexpr,
 ):  # fmt: skip
     """Sweeps the steps [first, last), first a multiple of C; S = last - first.
 
@@ -52,7 +236,6 @@ def fast_backward(
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 64 // V, V // 8, [1, 0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-    FOLD: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [1, 1], [1, 0])
     n = gl.program_id(0).to(gl.int64)
     b = gl.program_id(1).to(gl.int64)
     tile = gl.program_id(2).to(gl.int64)
@@ -88,99 +271,83 @@ def fast_backward(
     elif WEIGHT == "diagonal":
         dw = gl.zeros([R, V], gl.float32, layout=MMA)
     states = gl.allocate_shared_memory(gl.bfloat16, [C, R, V], SHARED)
-    transposing = gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED)
     gate_sums = gl.allocate_shared_memory(gl.float32, [8, 32], PLAIN)
-    step_row = gl.arange(0, 16, layout=gl.SliceLayout(1, RIGHT))[:, None] // 2
-    step_column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
-    stacked_row = gl.arange(0, 16, layout=gl.SliceLayout(1, LEFT))[:, None]
-    out_column = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
-    out_row = gl.arange(0, 16, layout=gl.SliceLayout(1, MMA))[:, None]
-    fold_row = gl.arange(0, 8, layout=gl.SliceLayout(1, FOLD))
 
     c = gl.load(carry + cells, mask=inside, other=0.0)
-    for back in range(gl.cdiv(S, C)):
-        chunk = gl.cdiv(last, C) - 1 - back
-        rounded = gl.load(borders + chunk.to(gl.int64) * N * K * V + cells, mask=inside, other=0.0)
-        h = rounded.to(gl.float32)
-        for block in range(C // 8):
-            t = (chunk * C + block * 8).to(gl.int64)
-            steps = last - chunk * C - block * 8
-            k = row_steps(key + t * key_t, key_t, steps, rows, R, LEFT)
-            v = value_steps(value + t * value_t, value_t, steps, V, RIGHT)
-            f = gates(forget + t * forget_t, forget_t, steps)
-            kept = keeps(keep + t, steps)
+    mixing = (diagonal, rest)
+    inputs = (query, key, value, forget, keep, grad_output)
+    strides = (query_t, key_t, value_t, forget_t, N * V)
+    outputs = (d_query, d_key, d_value, d_forget)
+    if WEIGHT != "dense":
+        transposed = rest
+    if WEIGHT == "identity":
+        dw = c
+    begin = (last - 1) // C * C
+    border = borders + (begin // C).to(gl.int64) * N * K * V
+    h = gl.load(border + cells, mask=inside, other=0.0).to(gl.float32)
+    if INTERLEAVE:
+        other_states = gl.allocate_shared_memory(gl.bfloat16, [C, R, V], SHARED)
+        for early in range(C // 8):  # the last chunk: nothing to sweep beside it yet
+            t = begin + early * 8
+            block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
             for j in gl.static_range(8):
-                if RESET:
-                    h = h * kept[j]
-                    rounded = h.to(gl.bfloat16)
-                states.index(block * 8 + j).store(rounded)
-                operand = gl.convert_layout(rounded, LEFT)
-                x = mix(h, operand, (k, pick(v, step_row - j)), diagonal, rest, WEIGHT)
-                z = nonlinearity(x, PHI)
-                h = z + f[j] * (h - z)
-                rounded = h.to(gl.bfloat16)
-        after = gl.convert_layout(rounded, LEFT)  # H_t, as an operand
-        for block_back in range(C // 8):
-            block = C // 8 - 1 - block_back
-            t = (chunk * C + block * 8).to(gl.int64)
-            steps = last - chunk * C - block * 8
-            k = row_steps(key + t * key_t, key_t, steps, rows, R, LEFT)
-            q = row_steps(query + t * query_t, query_t, steps, rows, R, LEFT)
-            v = value_steps(value + t * value_t, value_t, steps, V, RIGHT)
-            dy = value_steps(grad_output + t * N * V, N * V, steps, V, RIGHT)
-            v_columns = column_steps(value + t * value_t, value_t, steps, V, V, RIGHT)
-            dy_columns = column_steps(grad_output + t * N * V, N * V, steps, V, V, RIGHT)
-            k_stacked = stacked_steps(key + t * key_t, key_t, steps, rows, R, LEFT)
-            f = gates(forget + t * forget_t, forget_t, steps)
-            kept = keeps(keep + t, steps)
-            dq = gl.zeros([R, 8], gl.float32, layout=MMA)
-            dk = gl.zeros([R, 8], gl.float32, layout=MMA)
-            dv = gl.zeros([16, V], gl.float32, layout=MMA)
-            for j in gl.static_range(7, -1, -1):
-                slot = states.index(block * 8 + j)
-                operand = slot.load(LEFT)
-                h = gl.convert_layout(operand, MMA).to(gl.float32)
-                x = mix(h, operand, (k, pick(v, step_row - j)), diagonal, rest, WEIGHT)
-                z = nonlinearity(x, PHI)
-                if RESET:  # the state stored for the next step may have been zeroed
-                    after = gl.convert_layout((z + f[j] * (h - z)).to(gl.bfloat16), LEFT)
-                dq = mma_v2(after, pick(dy_columns, step_column - j), dq)
-                if CLIP == "carry":
-                    c = clamp_one(c)
-                grad = mma_v2(q, pick(dy, step_row - j), c)
-                if CLIP == "sum":
-                    grad = clamp_one(grad)
-                gate_sums.slice(j, 1, 0).store(lane_sums(grad * (h - z), R, V))
-                written = (1 - f[j]) * grad
-                d = through_nonlinearity(written, z, PHI)
-                d_rounded = d.to(gl.bfloat16)
-                d_operand = gl.convert_layout(d_rounded, LEFT)
-                c = grad - written
-                if WEIGHT == "dense":
-                    c = mma_v2(d_operand, transposed, c)
-                elif WEIGHT == "diagonal":
-                    c += d * diagonal
-                else:
-                    c += d
-                if RESET:
-                    c = c * kept[j]
-                dk = mma_v2(d_operand, pick(v_columns, step_column - j), dk)
-                transposing.store(d_rounded)
-                d_right = transposing.load(RIGHT)
-                dv = mma_v2(pick(k_stacked, stacked_row - j), d_right, dv)
-                if WEIGHT == "dense":
-                    dw = mma_v2(slot.permute((1, 0)).load(LEFT), d_right, dw)
-                elif WEIGHT == "diagonal":
-                    dw += h * d
-                after = operand
-            at = t - first
-            in_time = (out_column < steps) & (r < rows)
-            gl.store(d_query + (at + out_column) * K + r, dq, mask=in_time)
-            gl.store(d_key + (at + out_column) * K + r, dk, mask=in_time)
-            in_time = (out_row < 8) & (out_row < steps) & (columns < V)
-            gl.store(d_value + (at + out_row) * N * V + columns, dv, mask=in_time)
-            df = gl.sum(gate_sums.load(FOLD), axis=1)
-            gl.store(d_forget + (at + fold_row) * N, df, mask=fold_row < steps)
+                slot = states.index(early * 8 + j)
+                h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
+        top = begin + C - 8
+        behind = rebuild_block(inputs, strides, top, last - top, rows, R, V, RESET, MMA)
+        swept = sweep_block(inputs, strides, top, last - top, rows, R, V, MMA)
+        few = gl.where(begin - C < first, 0, last - begin + C)
+        ahead = rebuild_block(inputs, strides, begin - C, few, rows, R, V, RESET, MMA)
+        border -= N * K * V
+        early_border = gl.load(border + cells, mask=inside & (begin - C >= first), other=0.0)
+        for start in range(begin, first - 1, -2 * C):
+            after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
+            h = early_border.to(gl.float32)
+            border -= N * K * V
+            early_border = gl.load(
+                border + cells, mask=inside & (start - 2 * C >= first), other=0.0
+            )
+            c, h, dw, ahead, behind, swept = sweep_beside(
+                c, after, h, dw, ahead, behind, swept, states, other_states, gate_sums, inputs,
+                strides, outputs, mixing, transposed, start, first, last, rows, N,
+                K, R, V, C, WEIGHT, PHI, RESET, CLIP, MMA,
+            )  # fmt: skip
+            if start - C >= first:
+                after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
+                h = early_border.to(gl.float32)
+                border -= N * K * V
+                early_border = gl.load(
+                    border + cells, mask=inside & (start - 3 * C >= first), other=0.0
+                )
+                c, h, dw, ahead, behind, swept = sweep_beside(
+                    c, after, h, dw, ahead, behind, swept, other_states, states, gate_sums, inputs,
+                    strides, outputs, mixing, transposed, start - C, first, last, rows, N,
+                    K, R, V, C, WEIGHT, PHI, RESET, CLIP, MMA,
+                )  # fmt: skip
+    else:
+        for start in range(begin, first - 1, -C):
+            for part in range(C // 8):
+                t = start + part * 8
+                block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
+                for j in gl.static_range(8):
+                    slot = states.index(part * 8 + j)
+                    h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
+            after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
+            border -= N * K * V
+            early_border = gl.load(border + cells, mask=inside & (start - C >= first), other=0.0)
+            for half in range(C // 8):
+                place = C // 8 - 1 - half
+                t = start + place * 8
+                block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
+                swept = sweep_block(inputs, strides, t, last - t, rows, R, V, MMA)
+                sums = no_sums(R, V, MMA)
+                for j in gl.static_range(7, -1, -1):
+                    c, after, sums, dw = sweep_step(
+                        c, after, sums, dw, states.index(place * 8 + j), gate_sums, block, swept,
+                        mixing, transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
+                    )  # fmt: skip
+                store_sums(sums, gate_sums, outputs, t - first, last - t, rows, N, K, R, V, MMA)
+            h = early_border.to(gl.float32)
     gl.store(carry + cells, c, mask=inside)
     if WEIGHT == "dense":
         gl.store(d_weight + square_cells, dw)

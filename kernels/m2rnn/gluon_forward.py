@@ -14,27 +14,28 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from kernels.m2rnn.gluon_operands import (
     column_steps,
-    gates,
-    keeps,
     nonlinearity,
+    number_at,
     pick,
     row_steps,
+    step_numbers,
+    transposed_left,
     value_steps,
 )
 
 
 @gluon.jit
-def mix(h, operand, product, diagonal, rest, WEIGHT: gl.constexpr):
-    """h W + k vᵀ in float32 from h and its rounded operand; `product` gives (k masked, v picked).
+def mix(h, operand, outer, diagonal, rest, WEIGHT: gl.constexpr):
+    """outer + h W in float32, from h and its rounded operand.
 
     W's diagonal meets h in float32, only the rest meets its rounding: near W = I that is little.
     """
-    x = h
-    if WEIGHT != "identity":
-        x = h * diagonal
-    x = mma_v2(product[0], product[1], x)
-    if WEIGHT == "dense":
-        x = mma_v2(operand, rest, x)
+    if WEIGHT == "identity":
+        x = h + outer
+    else:
+        x = h * diagonal + outer
+        if WEIGHT == "dense":
+            x = mma_v2(operand, rest, x)
     return x
 
 
@@ -75,7 +76,6 @@ def fast_forward(
     )
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
-    SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 64 // V, V // 8, [1, 0])
     n = gl.program_id(0).to(gl.int64)
     b = gl.program_id(1).to(gl.int64)
     tile = gl.program_id(2).to(gl.int64)
@@ -100,19 +100,19 @@ def fast_forward(
     step_column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
     y_row = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
     y_step = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
-    transposing = gl.allocate_shared_memory(gl.bfloat16, [2, R, V], SHARED)
+    zero = gl.zeros([R, V], gl.float32, layout=MMA)
 
     steps = last - first
     k = row_steps(key, key_t, steps, rows, R, LEFT)
     v = value_steps(value, value_t, steps, V, RIGHT)
     q = column_steps(query, query_t, steps, rows, R, RIGHT)
-    f = gates(forget, forget_t, steps)
+    f = step_numbers(forget, forget_t, steps, MMA)
     h = gl.load(state + cells, mask=inside, other=0.0)
     rounded = h.to(gl.bfloat16)
     for t in range(first, last, 8):
-        kept = keeps(keep, last - t)
         if RESET:
-            h = h * kept[0]
+            kept = step_numbers(keep, 1, last - t, MMA)
+            h = h * number_at(kept, 0, R, MMA)
             rounded = h.to(gl.bfloat16)
         if SAVE:  # noqa: SIM102 - the outer one is decided when compiling
             if t % C == 0:
@@ -128,20 +128,18 @@ def fast_forward(
         next_k = row_steps(key, key_t, steps, rows, R, LEFT)
         next_v = value_steps(value, value_t, steps, V, RIGHT)
         next_q = column_steps(query, query_t, steps, rows, R, RIGHT)
-        next_f = gates(forget, forget_t, steps)
+        next_f = step_numbers(forget, forget_t, steps, MMA)
         y = gl.zeros([V, 8], gl.float32, layout=MMA)
         for j in gl.static_range(8):
             if RESET and j > 0:
-                h = h * kept[j]
+                h = h * number_at(kept, j, R, MMA)
                 rounded = h.to(gl.bfloat16)
             operand = gl.convert_layout(rounded, LEFT)
-            x = mix(h, operand, (k, pick(v, step_row - j)), diagonal, rest, WEIGHT)
-            z = nonlinearity(x, PHI)
-            h = z + f[j] * (h - z)
+            outer = mma_v2(k, pick(v, step_row - j), zero)
+            z = nonlinearity(mix(h, operand, outer, diagonal, rest, WEIGHT), PHI)
+            h = z + number_at(f, j, R, MMA) * (h - z)
             rounded = h.to(gl.bfloat16)
-            slot = transposing.index(j % 2)
-            slot.store(rounded)
-            y = mma_v2(slot.permute((1, 0)).load(LEFT), pick(q, step_column - j), y)
+            y = mma_v2(transposed_left(rounded, R, V, LEFT), pick(q, step_column - j), y)
         gl.store(
             output + y_step * (N * V) + y_row,
             y.to(output.dtype.element_ty),

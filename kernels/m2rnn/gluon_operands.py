@@ -14,8 +14,6 @@ are matrix instructions too, and their results for 8 steps gather in one accumul
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-STEPS = 8  # the time block: mma.m16n8k16 has 8 columns, and 16 contracted places hold 8 steps twice
-
 
 @gluon.jit
 def pick(x, distance):
@@ -31,6 +29,33 @@ def pick(x, distance):
         is_pure=True,
         pack=2,
     )
+
+
+@gluon.jit
+def _transpose_blocks(x):
+    """Transposes each 8 x 8 block of x (bfloat16, accumulator layout), from lane to lane."""
+    return gl.inline_asm_elementwise(
+        "movmatrix.sync.aligned.m8n8.trans.b16 $0, $1;",
+        "=r,r",
+        [x],
+        dtype=gl.bfloat16,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def transposed_left(x, R: gl.constexpr, V: gl.constexpr, LEFT: gl.constexpr):
+    """xᵀ (V, R) as a left operand, for x (R, V) in the accumulator layout."""
+    x = gl.reshape(_transpose_blocks(x), [R // 8, 8, V // 8, 8])
+    return gl.convert_layout(gl.reshape(gl.permute(x, (2, 1, 0, 3)), [V, R]), LEFT)
+
+
+@gluon.jit
+def right(x, R: gl.constexpr, V: gl.constexpr, RIGHT: gl.constexpr):
+    """x (R, V) as a right operand, for x in the accumulator layout."""
+    x = gl.reshape(_transpose_blocks(x), [R // 8, 8, V // 8, 8])
+    return gl.convert_layout(gl.reshape(gl.permute(x, (0, 3, 2, 1)), [R, V]), RIGHT)
 
 
 @gluon.jit
@@ -65,19 +90,19 @@ def nonlinearity(x, PHI: gl.constexpr):
 
 
 @gluon.jit
-def through_nonlinearity(grad, z, PHI: gl.constexpr):
-    """The gradient of x from that of z = phi(x)."""
+def slope(z, scale, PHI: gl.constexpr):
+    """scale phi'(x) from z = phi(x); scale is a column (R, 1)."""
     if PHI == "tanh":
-        out = grad * (1 - z * z)
+        out = scale - (scale * z) * z
     elif PHI == "softsign":
-        slope = 1 - gl.abs(z)
-        out = grad * slope * slope
+        root = 1 - gl.abs(z)
+        out = (scale * root) * root
     elif PHI == "relu":
-        out = gl.where(z > 0, grad, 0.0)
+        out = gl.where(z > 0, scale, 0.0)
     elif PHI == "hard_tanh":
-        out = gl.where(gl.abs(z) < 1, grad, 0.0)
+        out = gl.where(gl.abs(z) < 1, scale, 0.0)
     else:
-        out = grad
+        out = gl.zeros_like(z) + scale
     return out
 
 
@@ -108,30 +133,31 @@ def column_steps(x, stride, steps, rows, ROWS: gl.constexpr, LAYOUT: gl.constexp
 
 
 @gluon.jit
-def stacked_steps(x, stride, steps, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Left operand (16, ROWS): row j < 8 is step j's vector, the others are zero."""
-    r = gl.arange(0, 16, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    return gl.load(x + r * stride + c, mask=(r < 8) & (r < steps) & (c < rows), other=0.0)
+def step_numbers(x, stride, steps, LAYOUT: gl.constexpr):
+    """One number for each of 8 steps (8,), spread over the lanes; 1 beyond the end.
+
+    Eight scalar loads would each wait for their value at once, to move it to a uniform register.
+    """
+    j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
+    return gl.load(x + j * stride, mask=j < steps, other=1.0).to(gl.float32)
 
 
 @gluon.jit
-def gates(forget, stride, steps):
-    """The gate at each step of a block, as scalars; 1 beyond the end, where the state is kept."""
-    out = ()
-    for j in gl.static_range(8):
-        gate = gl.load(forget + j * stride, mask=j < steps, other=1.0)
-        out = out + (gate.to(gl.float32),)  # noqa: RUF005 - the compiler knows no unpacking
-    return out
-
-
-@gluon.jit
-def keeps(keep, steps):
-    """0 at the steps that begin a document and 1 elsewhere, as scalars."""
-    out = ()
-    for j in gl.static_range(8):
-        out = out + (gl.load(keep + j, mask=j < steps, other=1.0),)  # noqa: RUF005
-    return out
+def number_at(numbers, j, R: gl.constexpr, LAYOUT: gl.constexpr):
+    """Step j's number as a column (R, 1): four lanes hold it, all lanes fetch it from there."""
+    lane = gl.full([8], 4 * j, gl.int32, layout=gl.SliceLayout(1, LAYOUT))
+    x = gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;",
+        "=f,f,r",
+        [numbers, lane],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=1,
+    )
+    x = gl.reshape(gl.permute(gl.join(x, x), (1, 0)), [16])
+    if R == 32:
+        x = gl.reshape(gl.permute(gl.join(x, x), (1, 0)), [32])
+    return gl.convert_layout(x, gl.SliceLayout(1, LAYOUT))[:, None]
 
 
 @gluon.jit

@@ -11,7 +11,7 @@ from torch import Tensor
 @triton.jit
 def _sum_parts(
     parts, out, S, heads, group, count, part_p, part_b, part_s, part_n, out_b,
-    X: tl.constexpr, BLOCK: tl.constexpr,
+    X: tl.constexpr, MEMBERS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     b = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -19,13 +19,16 @@ def _sum_parts(
     x = i % X
     g = i // X % heads
     s = i // X // heads
-    parts += b * part_b + s.to(tl.int64) * part_s + g.to(tl.int64) * group * part_n + x
-    total = tl.zeros((BLOCK,), tl.float32)
-    for p in range(count):
-        for m in range(group):
-            at = parts + p.to(tl.int64) * part_p + m.to(tl.int64) * part_n
-            total += tl.load(at, mask=inside, other=0.0)
-    tl.store(out + b * out_b + i, total.to(out.dtype.element_ty), mask=inside)
+    parts += b * part_b
+    cell = s.to(tl.int64) * part_s + g.to(tl.int64) * group * part_n + x
+    total = tl.zeros((MEMBERS, BLOCK), tl.float32)
+    for start in range(0, count * group, MEMBERS):
+        member = start + tl.arange(0, MEMBERS)
+        at = (member // group).to(tl.int64) * part_p + (member % group).to(tl.int64) * part_n
+        mask = (member < count * group)[:, None] & inside[None, :]
+        total += tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
+    summed = tl.sum(total, axis=0)
+    tl.store(out + b * out_b + i, summed.to(out.dtype.element_ty), mask=inside)
 
 
 def sum_parts(parts: Tensor, out: Tensor, first: int) -> None:
@@ -37,9 +40,10 @@ def sum_parts(parts: Tensor, out: Tensor, first: int) -> None:
     """
     P, B, S, N, X = parts.shape
     heads = out.shape[2]
-    block = 256
+    members = min(16, triton.next_power_of_2(P * (N // heads)))
+    block = 2048 // members
     with torch.cuda.device_of(parts):
         _sum_parts[(triton.cdiv(S * heads * X, block), B)](
             parts, out[:, first:], S, heads, N // heads, P, *parts.stride()[:4], out.stride(0),
-            X=X, BLOCK=block, num_warps=4,
+            X=X, MEMBERS=members, BLOCK=block, num_warps=4,
         )  # fmt: skip
