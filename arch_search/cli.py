@@ -2,40 +2,47 @@
 
 import os
 import sys
-from importlib.metadata import entry_points
+from collections.abc import Collection
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
 
-from arch_search.commands import register
+from arch_search.commands import COMMANDS
 from arch_search.errors import UsageError
 from arch_search.storage import ROOT_VARIABLE
 
-app = typer.Typer(
-    name="arch-search",
-    help="Controlled ablations and searches over sequence-model architectures.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+GROUP = "arch_search.commands"
 
 
-@app.callback()
 def _options(
     root: Annotated[
         str | None,
         typer.Option("--root", help=f"Storage root; also by {ROOT_VARIABLE}. [~/.arch-search]"),
     ] = None,
 ) -> None:
-    """Options before the command."""
+    """Controlled ablations and searches over sequence-model architectures."""
     if root is not None:
         os.environ[ROOT_VARIABLE] = root
 
 
-def make_app() -> typer.Typer:
-    """The app with our own commands, then those registered by entry point."""
-    register(app)
-    for entry in sorted(entry_points(group="arch_search.commands"), key=lambda e: e.name):
+def make_app(words: Collection[str] = ()) -> typer.Typer:
+    """The app with the commands that `words` name, or with all of them if it names none.
+
+    Ours come first, then those registered by entry point. Loading only what is asked for keeps
+    `status` from importing statistics and plots.
+    """
+    app = typer.Typer(
+        name="arch-search",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback()(_options)
+    ours = [EntryPoint(name, path, GROUP) for name, path in COMMANDS.items()]
+    others = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    every = [*ours, *others]
+    for entry in [entry for entry in every if entry.name in words] or every:
         app.command(entry.name)(entry.load())
     return app
 
@@ -43,7 +50,7 @@ def make_app() -> typer.Typer:
 def main() -> None:
     """Run the command line."""
     try:
-        make_app()()
+        make_app(sys.argv[1:])()
     except UsageError as error:
         print(f"arch-search: {error}", file=sys.stderr)
         sys.exit(2)

@@ -34,23 +34,37 @@ class Stopwatch:
 
 
 class PeakMemory:
-    """The highest memory since it was made: the allocator's on CUDA, the process's on a CPU."""
+    """The highest memory while it counts: the allocator's on CUDA, the process's on a CPU."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, highest_gib: float = 0.0) -> None:
         self.device = device
-        self._highest = 0
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        self._highest = highest_gib
+        self._restart()
+
+    def gib(self) -> float:
+        """The peak in GiB, what was measured before a pause or a resumption included."""
+        if self.device.type == "cuda":
+            now = torch.cuda.max_memory_allocated(self.device)
+        else:
+            now = _process_peak()
+        self._highest = max(self._highest, now / 2**30)
+        return self._highest
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Leave what happens inside out of the peak."""
+        self.gib()
+        try:
+            yield
+        finally:
+            self._restart()
+
+    def _restart(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
         else:  # Linux forgets the process's own high-water mark when asked to
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
-
-    def gib(self) -> float:
-        """The peak in GiB."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / 2**30
-        self._highest = max(self._highest, _process_peak())
-        return self._highest / 2**30
 
 
 def _process_peak() -> int:

@@ -3,6 +3,7 @@
 x <- x + Mixer(RMSNorm(x));   x <- x + MLP(RMSNorm(x))
 """
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -122,6 +123,14 @@ def initialise(model: LanguageModel, seed: int) -> None:
             start = declared[name].start
             value = start.sample(parameter.shape, named_generator(seed, drawn, parameter.shape))
             parameter.copy_(value)
+
+
+def parameter_hashes(model: LanguageModel) -> dict[str, str]:
+    """A short hash of each parameter's value, by which a shared start can be seen."""
+    return {
+        name: hashlib.sha256(parameter.detach().cpu().numpy().tobytes()).hexdigest()[:16]
+        for name, parameter in model.named_parameters()
+    }
 
 
 def build_model(spec: ModelSpec, *, seed: int, device: torch.device | str = "cpu") -> LanguageModel:

@@ -14,7 +14,13 @@ from arch_search.data import Manifest, StreamHash, TrainingStream, loader, open_
 from arch_search.devices import autocast, device_for
 from arch_search.errors import Diverged, Stopped
 from arch_search.metrics import PeakMemory, Stopwatch
-from arch_search.model import LanguageModel, branch_scales, build_model, next_token_loss
+from arch_search.model import (
+    LanguageModel,
+    branch_scales,
+    build_model,
+    next_token_loss,
+    parameter_hashes,
+)
 from arch_search.optim import (
     clip_gradients,
     learning_rate_share,
@@ -37,6 +43,7 @@ class Progress:
     unlogged: dict[str, list[float]] = field(default_factory=dict)  # each step's, since then
     stream: dict[str, Any] = field(default_factory=dict)
     branch_scales: dict[str, float] = field(default_factory=dict)
+    starts: dict[str, str] = field(default_factory=dict)  # a hash of each parameter's first value
 
 
 class _Window:
@@ -97,7 +104,6 @@ def train(
         Stopped, Fenced: from `attempt.check()`; a stopped run has saved a checkpoint.
     """
     device = device_for(resources)
-    memory = PeakMemory(device)
     stream = TrainingStream(
         open_split(manifest, "train"),
         sequence_length=spec.data.sequence_length,
@@ -116,9 +122,10 @@ def train(
     if (found := attempt.latest_checkpoint()) is not None:
         progress = Progress(**load_checkpoint(found[1], model, optimiser))
     else:
+        progress.starts = parameter_hashes(model)
         progress.branch_scales = branch_scales(model, _tokens(stream.batch(0), device)[:, :-1])
     seen = StreamHash.from_state(stream, progress.stream) if progress.stream else StreamHash(stream)
-    watch = Stopwatch(seconds=progress.seconds)
+    watch, memory = Stopwatch(progress.seconds), PeakMemory(device, progress.peak_memory_gib)
     window = _Window(progress.step, watch.read(), device)
     window.restore(progress.unlogged)
     tokens_per_step = spec.data.batch * spec.data.sequence_length
@@ -126,7 +133,7 @@ def train(
     def save() -> None:
         progress.seconds, progress.stream = watch.read(), seen.state()
         progress.unlogged = window.unlogged()
-        progress.peak_memory_gib = max(progress.peak_memory_gib, memory.gib())
+        progress.peak_memory_gib = memory.gib()
         attempt.checkpoint(
             progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress)
         )
@@ -149,13 +156,13 @@ def train(
         last = done == spec.steps
         if done % log.every == 0 or done % log.checkpoint_every == 0 or last:
             values = window.close(done, watch, tokens_per_step)
-            values["memory/peak_gib"] = max(progress.peak_memory_gib, memory.gib())
+            values["memory/peak_gib"] = memory.gib()
             values["train/learning_rate"] = share * spec.train.optimiser.learning_rate
             progress.loss = values["train/loss"]
             attempt.log(done, values)
             attempt.stream(done, seen.tokens[:16])
             window = _Window(done, watch.read(), device)
-        with watch.paused():
+        with watch.paused(), memory.paused():
             if done % log.validate_every == 0 or last:
                 bits = subset_bits_per_byte(model, validation, log.validation_tokens)
                 attempt.log(done, {"val/subset_bits_per_byte": bits})
@@ -211,6 +218,7 @@ def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]
         "tokens": tokens,
         "stream": {"tokens": hashes["tokens"], "text": hashes["text"]},
         "branch_scales": progress.branch_scales,
+        "starts": progress.starts,
         "metrics": {
             "train/final_loss": progress.loss,
             "throughput/tokens_per_second": tokens / progress.seconds,

@@ -1,16 +1,13 @@
 """One file a verb of the command line."""
 
-import typer
-
-
-def register(app: typer.Typer) -> None:
-    """Add our own commands to the app, in the order in which a person needs them."""
-    from arch_search.commands.blocks import blocks
-    from arch_search.commands.compare import compare
-    from arch_search.commands.control import resume, status, stop
-    from arch_search.commands.logs import logs
-    from arch_search.commands.plan import plan
-    from arch_search.commands.submit import submit
-
-    for command in (blocks, plan, submit, status, logs, stop, resume, compare):
-        app.command()(command)
+COMMANDS = {
+    "blocks": "arch_search.commands.blocks:blocks",
+    "plan": "arch_search.commands.plan:plan",
+    "submit": "arch_search.commands.submit:submit",
+    "status": "arch_search.commands.control:status",
+    "logs": "arch_search.commands.logs:logs",
+    "stop": "arch_search.commands.control:stop",
+    "resume": "arch_search.commands.control:resume",
+    "compare": "arch_search.commands.compare:compare",
+}
+"""Our own commands in the order in which a person needs them, by import path."""

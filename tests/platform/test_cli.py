@@ -145,8 +145,7 @@ def test_a_listing_of_blocks_names_each_option_with_its_help(command):
         "arch_search.scheduling.driver",
         "arch_search.tracking.writer, arch_search.tracking.reports",
         "arch_search.compare, arch_search.records, arch_search.commands.compare",
-        "arch_search.cli, dashboards.cli, arch_search.commands; import typer; "
-        "arch_search.commands.register(typer.Typer())",
+        "arch_search.cli; arch_search.cli.make_app()",
     ],
 )
 def test_driver_writer_status_and_compare_do_without_torch(modules):

@@ -42,6 +42,7 @@ def test_a_run_leaves_a_result_a_curve_and_its_evaluations(root):
     assert perplexity["metrics"]["val/bits_per_byte"] == pytest.approx(expected)
     assert documents["bytes"] == [256] * len(documents["bytes"])
     assert position["tables"]["loss_by_position"]["last"][-1] == 8 * 64 - 1
+    assert result["starts"]["embedding.weight"] and len(result["starts"]) == len(weights(folder)[1])
     assert set(result["environment"]) >= {"versions", "device", "git_commit", "backends"}
 
 
