@@ -10,7 +10,7 @@ from torch import Tensor
 from blocks.base import Cost, SequenceMixer, State
 from blocks.initialisation import Parameter
 from blocks.linear import Linear, linear_flops
-from blocks.options import option, require_positive
+from blocks.options import option, require_not_negative, require_positive
 
 
 class Attention(SequenceMixer):
@@ -45,6 +45,7 @@ class Attention(SequenceMixer):
     @classmethod
     def complete(cls, options: Options, *, width: int) -> Options:
         require_positive(options, "heads", "key_heads", "head_dim", "rope_base")
+        require_not_negative(options, "window")
         heads = options.heads or max(min(4, width), width // 64)
         key_heads, head_dim = options.key_heads or heads, options.head_dim or width // heads
         if heads % key_heads:
@@ -53,8 +54,6 @@ class Attention(SequenceMixer):
             raise ValueError(f"heads {heads} does not divide the width {width}; give head_dim")
         if options.position == "rope" and head_dim % 2:
             raise ValueError(f"head_dim {head_dim} is odd; rope turns pairs")
-        if options.window < 0:
-            raise ValueError(f"window is {options.window}; expected 0 (all) or a number of tokens")
         return replace(options, heads=heads, key_heads=key_heads, head_dim=head_dim)
 
     def forward(

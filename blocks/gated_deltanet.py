@@ -12,7 +12,7 @@ from blocks.decay_gate import SoftplusDecay, prefixed
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
-from blocks.options import option, require_positive
+from blocks.options import option, require_not_negative, require_positive
 from kernels.decay import padded_length
 from kernels.gated_delta import gated_delta_product
 from kernels.gated_delta.chunked import CHUNK
@@ -66,6 +66,7 @@ class GatedDeltaNet(SequenceMixer):
     @classmethod
     def complete(cls, options: Any, *, width: int) -> Any:
         require_positive(options, "key_heads", "value_heads", "key_dim", "value_dim")
+        require_not_negative(options, "convolution")
         key_heads = options.key_heads or min(max(2, width // 512), options.value_heads or width)
         value_heads = options.value_heads or key_heads
         if value_heads % key_heads:

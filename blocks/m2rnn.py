@@ -1,5 +1,6 @@
 """M²RNN (arXiv 2603.14360): a nonlinear recurrence over a matrix state, every choice an option."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +14,7 @@ from blocks.forget_gate import BIAS_RANGE, ForgetGate, Gate
 from blocks.gated_norm import NORM_EPS, GatedNorm, Order, Scope
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
-from blocks.options import option, require_positive
+from blocks.options import option, require_not_negative, require_positive, require_range
 from blocks.state_weight import (
     Constraint,
     StateWeight,
@@ -42,7 +43,8 @@ class M2RNN(SequenceMixer):
         query_heads: int = option(1, "Nq, heads of q in y_t = H_tᵀ q_t; head n reads n // (N / Nq)")
         key_heads: int = option(1, "Nk, heads of k in k_t v_tᵀ")
         value_heads: int | None = option(
-            None, "Nv, heads of v; by default N V is about 1.3125 times the width"
+            None,
+            "Nv, heads of v; by default N V is about 1.3125 times the width, N fits the others",
         )
         forget_heads: int | None = option(None, "Nf, heads of the forget gate f_t; by default N")
         gate_heads: int | None = option(None, "Ng, heads of the output gate g_t; by default N")
@@ -135,18 +137,23 @@ class M2RNN(SequenceMixer):
 
     @classmethod
     def complete(cls, options: Options, *, width: int) -> Options:
-        require_positive(options, "key_dim", "value_dim", "norm_groups", *HEADS)
+        require_positive(options, "key_dim", "value_dim", "norm_groups", "gate_floor", *HEADS)
+        require_not_negative(options, "convolution", "weight_std")
+        require_range(options, "gate_rate", least=0)
+        require_range(options, "gate_step", least=1e-12)
+        require_range(options, "gate_bias")
         check_state_weight(options.weight, options.weight_init, options.weight_constraint)
-        value_heads = options.value_heads or max(1, round(1.3125 * width / options.value_dim))
-        options = replace(options, value_heads=value_heads)
+        if options.value_heads is None:
+            unit = math.lcm(*(getattr(options, name) or 1 for name in HEADS))
+            units = max(1, round(1.3125 * width / options.value_dim / unit))
+            options = replace(options, value_heads=unit * units)
         N = head_count(options)
         left_out = {name: N for name in HEADS if getattr(options, name) is None}
         options = replace(options, **left_out)
         for name in HEADS:
             if N % getattr(options, name):
-                raise ValueError(
-                    f"{name} {getattr(options, name)} does not divide the largest, {N}"
-                )
+                count = getattr(options, name)
+                raise ValueError(f"{name} {count} does not divide the largest head count, {N}")
         if options.norm == "group" and N % options.norm_groups:
             raise ValueError(f"norm_groups {options.norm_groups} does not divide the {N} heads")
         return options

@@ -11,7 +11,7 @@ from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, SoftplusDecay, prefix
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
-from blocks.options import option, require_positive
+from blocks.options import option, require_not_negative, require_positive, require_range
 from kernels.decay import padded_length
 from kernels.ssd import ssd_scan
 from kernels.ssd.chunked import CHUNK
@@ -61,7 +61,10 @@ class Mamba2(SequenceMixer):
 
     @classmethod
     def complete(cls, options: Options, *, width: int) -> Options:
-        require_positive(options, "head_dim", "heads", "state_dim", "groups")
+        require_positive(options, "head_dim", "heads", "state_dim", "groups", "floor")
+        require_not_negative(options, "convolution")
+        require_range(options, "rate", least=0)
+        require_range(options, "step", least=1e-12)
         head_dim = options.head_dim or (64 if width >= 512 else 16)
         heads = options.heads or max(1, round(1.25 * width / head_dim)) * options.groups
         state_dim = options.state_dim or 8 * max(1, round(width**2 / (32 * heads * head_dim)))

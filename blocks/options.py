@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import functools
+import math
 import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -78,3 +79,19 @@ def require_positive(options: Any, *names: str) -> None:
         value = getattr(options, name)
         if value is not None and value <= 0:
             raise ValueError(f"{name} is {value}; expected a number above 0")
+
+
+def require_not_negative(options: Any, *names: str) -> None:
+    """Raises ValueError if a named option is below zero."""
+    for name in names:
+        if getattr(options, name) < 0:
+            raise ValueError(f"{name} is {getattr(options, name)}; expected 0 or more")
+
+
+def require_range(options: Any, *names: str, least: float = -math.inf) -> None:
+    """Raises ValueError if a named (low, high) is set and not in order, or starts below `least`."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and not least <= value[0] <= value[1] < math.inf:
+            floor = "" if least == -math.inf else f", low at least {least:g}"
+            raise ValueError(f"{name} is {list(value)}; expected [low, high] in order{floor}")

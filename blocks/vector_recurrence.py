@@ -20,7 +20,7 @@ from blocks.initialisation import (
     Uniform,
 )
 from blocks.linear import Linear, linear_flops
-from blocks.options import require_positive
+from blocks.options import require_not_negative, require_positive, require_range
 
 WeightStart = Literal["normal", "identity", "orthogonal"]
 
@@ -61,6 +61,9 @@ class VectorRecurrence(SequenceMixer):
     @classmethod
     def complete(cls, options: Any, *, width: int) -> Any:
         require_positive(options, "head_dim", "heads")
+        require_not_negative(options, "convolution", "weight_std")
+        if cls.biased:
+            require_range(options, "gate_bias")
         heads = options.heads or max(1, round(4 * width / (3 * options.head_dim)))
         return replace(options, heads=heads)
 

@@ -11,7 +11,7 @@ BLOCK = 16  # steps between kept states: about sqrt(T) for the lengths that a CP
 
 
 class Buffers:
-    """Memory that every block uses again: fresh pages would cost a CPU a third of its time."""
+    """Memory that every block uses again: fresh pages took over a quarter of the time."""
 
     def __init__(self, like: Tensor) -> None:
         self._like, self._held = like, {}
