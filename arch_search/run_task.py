@@ -17,6 +17,7 @@ from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
 from arch_search.train import result_of, train
 from blocks.registry import block_class
+from kernels.backends import backends_used, forget_backends
 
 
 def execute(
@@ -35,6 +36,7 @@ def execute(
         Diverged, Stopped, Fenced: as from `train`.
     """
     _check_code(spec)
+    forget_backends()
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
     manifest = load_manifest(root.path, spec.data.manifest)
@@ -43,7 +45,7 @@ def execute(
         trained = train(spec, attempt, manifest=manifest, log=log, resources=resources)
         model = trained.model
         result = result_of(spec, trained, started)
-        result["environment"] = describe_environment(device, _backends(model))
+        result["environment"] = describe_environment(device, _backends())
         attempt.finish(result)
     else:
         model = _trained_model(attempt, spec, device)
@@ -82,13 +84,6 @@ def _trained_model(attempt: Attempt, spec: RunSpec, device: torch.device) -> Lan
     return model
 
 
-def _backends(model: LanguageModel) -> dict[str, str]:
-    """The kernel backend that each kind of block chose."""
-    chosen = {}
-    for layer in model.spec.layers:
-        chosen.setdefault(layer.kind, "reference")
-    for i, layer in enumerate(model.spec.layers):
-        backend = getattr(model.layers[i].mixer, "backend", None)
-        if isinstance(backend, str):
-            chosen[layer.kind] = backend
-    return chosen
+def _backends() -> dict[str, str]:
+    """The backend that each kernel with a choice ran on."""
+    return {kernel: ", ".join(names) for kernel, names in backends_used().items()}

@@ -11,3 +11,8 @@ def record_backend(kernel: str, backend: str) -> None:
 def backends_used() -> dict[str, list[str]]:
     """The backends that each kernel has run on in this process, sorted."""
     return {kernel: sorted(names) for kernel, names in sorted(_USED.items())}
+
+
+def forget_backends() -> None:
+    """Begin a new record: a worker process serves one run after another."""
+    _USED.clear()

@@ -42,8 +42,14 @@ def test_a_run_leaves_a_result_a_curve_and_its_evaluations(root):
     assert perplexity["metrics"]["val/bits_per_byte"] == pytest.approx(expected)
     assert documents["bytes"] == [256] * len(documents["bytes"])
     assert position["tables"]["loss_by_position"]["last"][-1] == 8 * 64 - 1
-    assert result["starts"]["embedding.weight"] and len(result["starts"]) == len(weights(folder)[1])
-    assert set(result["environment"]) >= {"versions", "device", "git_commit", "backends"}
+    assert len(result["starts"]) == len(weights(folder)[1])
+    assert set(result["environment"]) >= {"versions", "device", "git_commit"}
+    assert "m2rnn" not in result["environment"]["backends"]
+    replaced = run_one(root, plan, plan.runs[1]).result()
+    assert replaced["environment"]["backends"]["m2rnn"] == "torch"
+    ours, theirs = result["starts"], replaced["starts"]
+    same = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}
+    assert {"embedding.weight", "layers.1.mixer.output.weight", "layers.0.mlp.input.weight"} <= same
 
 
 def test_what_two_arms_share_starts_equal_to_the_bit(root):
