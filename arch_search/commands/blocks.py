@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from arch_search.errors import UsageError
@@ -22,10 +23,13 @@ def blocks(
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", ratio=3 if column == "what it does" else None)
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    Console().print(table, highlight=False)
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console = Console()
+    if kind is not None:
+        console.print(_heading(kind), highlight=False, markup=False)
+    console.print(table, highlight=False)
 
 
 def _registry() -> list[dict[str, Any]]:
@@ -44,18 +48,21 @@ def _registry() -> list[dict[str, Any]]:
 
 
 def _options(kind: str) -> list[dict[str, Any]]:
-    from blocks.registry import block_class
+    from blocks.describe import describe
 
     try:
-        cls = block_class(kind)
+        rows = describe(kind)
     except ValueError as error:
         raise UsageError(str(error)) from None
     return [
-        {
-            "option": field.name,
-            "type": str(field.type).replace("typing.", ""),
-            "default": field.default,
-            "what it does": field.metadata.get("help", ""),
-        }
-        for field in fields(cls.Options)
+        {"option": row.name, "takes": row.takes, "default": row.default, "what it does": row.help}
+        for row in rows
     ]
+
+
+def _heading(kind: str) -> str:
+    """What the block is, and its equation."""
+    from blocks.describe import equation
+    from blocks.registry import block_class
+
+    return f"{block_class(kind).summary}\n{equation(kind)}\n"
