@@ -17,11 +17,13 @@ from arch_search.composition import load_mapping
 from arch_search.confounds import find_confounds
 from arch_search.confounds.derived import derived_counts
 from arch_search.contrasts import declared_interactions, resolve_contrasts
+from arch_search.declarations import with_declarations
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.hold import check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
+from arch_search.noise import find_noise, find_resolution
 from arch_search.pattern import format_pattern, parse_pattern
 from arch_search.planned_data import PlannedData, check_data, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
@@ -68,23 +70,29 @@ def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
     except UsageError as error:
         text = str(error)
         raise UsageError(text if text.startswith(where) else f"{where}: {text}") from None
-    return Plan(
+    seeds = len({run.seed for run in runs})
+    noise = find_noise(file.noise, arms, file.primary.metric, file.name, root)
+    primary = file.primary.resolve()
+    plan = Plan(
         name=file.name,
         question=file.question,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source=yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True),
         arms=arms,
         runs=runs,
-        primary=file.primary.resolve(),
+        primary=primary,
         evaluations=evaluations,
         log=file.log,
         resources=file.resources,
         tracking_uri=file.tracking.uri,
         notes=notes,
         contrasts=contrasts,
-        findings=find_confounds(file, arms, seeds=len({run.seed for run in runs})),
+        findings=find_confounds(file, arms, seeds=seeds),
+        noise=noise,
+        resolution=find_resolution(contrasts, arms, seeds=seeds, noise=noise, primary=primary),
         stopping_rule=file.stopping_rule,
     )
+    return with_declarations(plan, root)
 
 
 def _check_primary(file: ExperimentFile, evaluations: Sequence[EvaluationSpec], where: str) -> None:

@@ -61,9 +61,49 @@ def show(plan: Plan, root: Root, console: Console) -> None:
             console.print(f"Held in {arm.name}: {turned}.", highlight=False)
     for line in describe(plan, root):
         console.print(line, highlight=False)
+    show_resolution(plan, console)
     for note in plan.notes:
         console.print(f"Note: {note}.", highlight=False)
     show_findings(plan, console)
+
+
+def show_resolution(plan: Plan, console: Console) -> None:
+    """The smallest difference that each contrast finds, four times in five."""
+    noise, effect = plan.noise, plan.primary.smallest_effect
+    if not plan.resolution:
+        return
+    if noise is None:
+        source = "Noise between seeds: not known before an experiment of this base has finished."
+    else:
+        df = f", {noise.df} degrees of freedom" if noise.df else ""
+        source = f"Noise between seeds: {noise.share:.2%} of the metric ({noise.source}{df})."
+    console.print(f"{source} Found with 80 % power at 5 %, all of these at once:", highlight=False)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("smallest true difference that is found", overflow="fold")
+    table.add_column("in seed deviations", justify="right")
+    if noise:
+        table.add_column("difference", justify="right")
+    if noise and effect:
+        table.add_column(f"seeds for {effect:.2%}", justify="right")
+    texts = {contrast.name: contrast.text for contrast in plan.contrasts}
+    for cells, names in _resolution_rows(plan, with_seeds=bool(noise and effect)).items():
+        first = names[0] + (f" ({texts[names[0]]})" if names[0] in texts else "")
+        more = f", and {len(names) - 1} more alike" if len(names) > 1 else ""
+        table.add_row(first + more, *cells)
+    console.print(table)
+
+
+def _resolution_rows(plan: Plan, *, with_seeds: bool) -> dict[tuple[str, ...], list[str]]:
+    """Contrasts of equal resolution share a row; declared ones each have their own."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for found in plan.resolution:
+        cells = [f"{found.in_noise:.2f}"]
+        if found.share is not None:
+            cells.append(f"{found.share:.2%}")
+        if with_seeds:
+            cells.append("over 1,000" if found.seeds_wanted is None else str(found.seeds_wanted))
+        rows.setdefault(tuple(cells), []).append(found.contrast)
+    return rows
 
 
 def show_findings(plan: Plan, console: Console) -> None:

@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 
 _DRAWS = 400_000  # of max |T|; leaves about 0.3 % of error in a critical value
 _CHUNK = 50_000
+_QUANTILES = 1_000  # of chi², for power
 _SEED = 0  # fixed: the same contrasts always give the same interval
 
 
@@ -55,6 +56,13 @@ def _largest(correlation: Array, df: float) -> Array:
 
 @lru_cache(maxsize=16)
 def _drawn(correlation: bytes, contrasts: int, df: float) -> Array:
+    chi = np.random.default_rng([_SEED, 1]).chisquare(df, _DRAWS)
+    return np.sort(_drawn_normal(correlation, contrasts) / np.sqrt(chi / df))
+
+
+@lru_cache(maxsize=8)
+def _drawn_normal(correlation: bytes, contrasts: int) -> Array:
+    """Draws of max |Z_i|, which plans of other numbers of seeds share: the costly part."""
     matrix = np.frombuffer(correlation).reshape(contrasts, contrasts)
     values, vectors = np.linalg.eigh(matrix)  # not Cholesky: contrasts may depend on each other
     root = vectors * np.sqrt(np.maximum(values, 0))
@@ -63,18 +71,21 @@ def _drawn(correlation: bytes, contrasts: int, df: float) -> Array:
         np.abs(rng.standard_normal((_CHUNK, contrasts)) @ root.T).max(axis=1)
         for _ in range(_DRAWS // _CHUNK)
     ]
-    return np.sort(np.concatenate(largest) / np.sqrt(rng.chisquare(df, _DRAWS) / df))
+    return np.concatenate(largest)
 
 
 def resolvable(standard_error: float, critical: float, df: float, *, power: float = 0.8) -> float:
     """The true difference found with this power by a test that rejects beyond `critical`.
 
-    Solves P(|T| > c) = power with T noncentral t, non-centrality difference / standard error.
+    Solves P(|T| > c) = power with T noncentral t, non-centrality difference / standard error. T is
+    a normal over the square root of chi² / df, so P is a mean over that root's quantiles
+    (scipy.stats.nct gives NaN for some arguments of interest).
     """
+    share = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    cut = critical * np.sqrt(stats.chi2.ppf(share, df) / df)
 
     def miss(ncp: float) -> float:
-        found = stats.nct.sf(critical, df, ncp) + stats.nct.cdf(-critical, df, ncp)
-        return float(found) - power
+        return float(np.mean(stats.norm.sf(cut - ncp) + stats.norm.cdf(-cut - ncp))) - power
 
     upper = critical + 3.0
     while miss(upper) < 0:
