@@ -1,17 +1,19 @@
 """How much seeds vary: as the file says, or as earlier experiments of the same base measured."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from arch_search.compare import metric_table
 from arch_search.errors import UsageError
+from arch_search.factors import model_matrix, rank
 from arch_search.records import Experiment, read_experiment
 from arch_search.spec import ArmSpec, ContrastSpec, NoiseSpec, PrimarySpec, ResolutionSpec, RunSpec
-from arch_search.statistics.blocked import fit_blocked
 from arch_search.statistics.power import resolvable_in_noise, seeds_to_resolve
 from arch_search.storage import Root
+
+ROUNDING = 1e-12  # a smaller share means equal runs, which say nothing of noise
 
 
 def find_noise(
@@ -50,21 +52,26 @@ def _base(spec: ArmSpec | RunSpec) -> tuple[Any, ...]:
 def _residual(
     experiment: Experiment, base: tuple[Any, ...], metric: str
 ) -> tuple[float, int] | None:
-    """The residual deviation over the mean, and its degrees of freedom, of runs of this base."""
-    arms = [arm.name for arm in experiment.plan.arms if _base(arm) == base]
-    try:
-        table = metric_table(experiment, metric)
-        table = table.loc[table["arm"].isin(arms)]
-        here = list(table["arm"])
-        if not here:
-            return None
-        model = fit_blocked(table, baseline=str(here[0]))
-    except (UsageError, ValueError):  # nothing measured, or arms without a common seed
+    """The residual deviation over the mean, and its degrees of freedom, of runs of this base.
+
+    What is left of the metric after a constant for each arm and one for each seed.
+    """
+    found = [
+        (run.arm.name, run.planned.seed, float(run.metrics[metric]))
+        for run in experiment.trained
+        if _base(run.arm) == base and math.isfinite(run.metrics.get(metric, math.nan))
+    ]
+    if not found:
         return None
-    centre = abs(float(np.mean(table["value"].to_numpy(float))))
-    if model.df < 1 or not model.residual_sd or not centre:
+    cells = [{"arm": arm, "seed": seed} for arm, seed, _ in found]
+    values = np.array([value for _, _, value in found])
+    matrix = model_matrix(cells, ["arm", "seed"])
+    left = values - matrix @ (np.linalg.pinv(matrix) @ values)
+    df, centre = len(values) - rank(matrix), abs(float(values.mean()))
+    if df < 1 or not centre:
         return None
-    return model.residual_sd / centre, model.df
+    share = math.sqrt(float(left @ left) / df) / centre
+    return (share, df) if share > ROUNDING else None
 
 
 def find_resolution(
