@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.m2rnn import fast_scan
 from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
+from kernels.m2rnn.triton_step import scan_step
 
 MAX_KEY, MAX_VALUE = 256, 64
 MAX_DELTA = 2048
@@ -170,6 +171,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, last state, and the state before every C-th step (empty unless `save`)."""
     query, key, value = _strided(query), _strided(key), _strided(value)
+    if query.shape[1] == 1 and not save:
+        return _step(query, key, value, forget, weight, state, gate_weight, keep, phi, delta)
     if fast_scan.covers(query, value, gate_weight, phi, delta):
         weight = None if weight is None else weight.contiguous()
         return fast_scan.run_forward(query, key, value, forget, weight, state, keep, phi, save)
@@ -198,10 +201,34 @@ def _forward(
     return output, last, borders
 
 
+def _step(query, key, value, forget, weight, state, gate_weight, keep, phi: str, delta: bool):
+    """One step, nothing kept for a backward: one launch instead of the scan's several."""
+    B, _, _, K = query.shape
+    N, V = state.shape[1], value.shape[3]
+    cut = plan(N, K, V, delta=delta)
+    output = value.new_empty(B, 1, N, V)
+    last = state.new_empty(B, N, K, V, dtype=torch.float32)
+    layout = _layout(query, key, value, forget, weight, N)
+    options = _options(cut, query, value, weight, gate_weight, keep, phi, delta)
+    del options["C"]
+    with torch.cuda.device_of(query):
+        scan_step[(N, B)](
+            query, key, value, forget, last if weight is None else weight.contiguous(),
+            state.contiguous(), last if gate_weight is None else gate_weight.contiguous(),
+            last if keep is None else keep, output, last, N,
+            *layout[:5], *(s for i, s in enumerate(layout[5:]) if i % 3 != 1),
+            **options,
+        )  # fmt: skip
+    return output, last, last.new_empty(0)
+
+
 @_forward.register_fake
 def _(query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, save):
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
+    if T == 1 and not save:
+        kept = state.new_empty(0, dtype=torch.float32)
+        return value.new_empty(B, 1, N, V), state.new_empty(B, N, K, V, dtype=torch.float32), kept
     fast = fast_scan.covers(query, value, gate_weight, phi, delta)
     step = fast_scan.BORDER if fast else plan(N, K, V, delta=delta).C
     kept = torch.bfloat16 if fast else torch.float32
