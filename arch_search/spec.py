@@ -30,15 +30,26 @@ def content_hash(value: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertsSpec:
+    """A mixture of experts: each token goes through `active` of `count`, each `width` wide."""
+
+    count: int
+    active: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSpec:
     """One layer: a mixer of the registry with every option spelled out, and its channel mixer.
 
+    With `experts`, `mlp_width` is that of the expert which every token goes through as well.
     `init_salt` redraws the mixer's start and nothing else: a factor that should have no effect.
     """
 
     kind: str
     options: dict[str, Any]
     mlp_width: int
+    experts: ExpertsSpec | None = None
     init_salt: int = 0
 
 
@@ -254,6 +265,7 @@ class TuneSpec:
     metric: str
     means: dict[str, float]  # by learning rate, as text
     learning_rate: float
+    failed: tuple[str, ...] = ()  # rates at which a run failed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -282,7 +294,7 @@ class Plan:
 
 
 _SPECS = (
-    *(LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
+    *(ExpertsSpec, LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
     *(EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan),
     *(ContrastSpec, FindingSpec, DeclarationSpec, NoiseSpec, ResolutionSpec, TuneSpec),
 )

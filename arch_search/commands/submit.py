@@ -12,6 +12,7 @@ from arch_search.commands.control import start
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.errors import UsageError
 from arch_search.progress import has_driver
+from arch_search.spec import Plan
 from arch_search.storage import Root
 
 
@@ -51,20 +52,35 @@ def _submit(
     file: Path, overrides: Sequence[str], root: Root, *, address: str | None, wait: bool, limit: int
 ) -> tuple[str, int]:
     from arch_search.planned_data import require_data
-    from arch_search.planning import make_plan  # imports torch, which other commands do without
+    from arch_search.planning import make_plans  # imports torch, which other commands do without
 
-    plan = make_plan(file, root, overrides)
+    plan, tuning = make_plans(file, root, overrides)
     require_data(plan)
-    folder = root.experiment(plan.name)
-    if has_driver(folder):
-        raise UsageError(
-            f"{plan.name} is running already; follow it with 'arch-search status {plan.name}', "
-            f"or give this one another name (name=…)"
-        )
+    _require_idle(root, plan.name)
+    if tuning is not None:
+        print(f"{plan.name}: first the learning rates, {len(tuning.runs)} runs in {tuning.name}")
+        _start(tuning, root, address=address, wait=True, limit=limit)
+        plan, tuning = make_plans(file, root, overrides)
+    if tuning is not None:
+        print(f"{tuning.name} is not complete: submit again to go on")
+        return tuning.name, 1
+    return plan.name, _start(plan, root, address=address, wait=wait, limit=limit)
+
+
+def _start(plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int) -> int:
+    _require_idle(root, plan.name)
     for run in plan.runs:
         root.run(run.hash).freeze(run.spec)
-    folder.write_plan(plan)
-    return plan.name, start(root, plan.name, address=address, wait=wait, limit=limit)
+    root.experiment(plan.name).write_plan(plan)
+    return start(root, plan.name, address=address, wait=wait, limit=limit)
+
+
+def _require_idle(root: Root, name: str) -> None:
+    if has_driver(root.experiment(name)):
+        raise UsageError(
+            f"{name} is running already; follow it with 'arch-search status {name}', "
+            f"or give this one another name (name=…)"
+        )
 
 
 def _any_result(root: Root, name: str) -> bool:
