@@ -25,6 +25,7 @@ from arch_search.composition import load_mapping
 from arch_search.errors import UsageError
 from arch_search.spec import (
     STRICT,
+    ExpertsSpec,
     LogSpec,
     OptimiserSpec,
     PrimarySpec,
@@ -64,9 +65,10 @@ Position = Union[Literal["first", "last", "before_attention", "spread"], tuple[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MlpFile:
-    """The channel mixer of every layer."""
+    """The channel mixer of every layer: SwiGLU, and beside it a mixture of experts if asked for."""
 
     width: PositiveInt
+    experts: ExpertsSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from arch_search.spec import LayerSpec, ModelSpec
 from blocks.base import INITIAL_STD, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, named_generator
+from blocks.mixture import Experts, MixtureOfExperts
 from blocks.registry import build, resolve_options
 from blocks.swiglu import SwiGLU
 
@@ -31,12 +32,21 @@ class Layer(nn.Module):
         self.mixer_norm = nn.RMSNorm(width, eps=model.norm_eps)
         self.mixer: SequenceMixer = build(spec.kind, options, width=width, depth=depth)
         self.mlp_norm = nn.RMSNorm(width, eps=model.norm_eps)
-        self.mlp = SwiGLU(width, spec.mlp_width, depth=depth)
+        self.mlp = _channel_mixer(spec, width=width, depth=depth)
 
     def forward(self, x: Tensor, state: State | None, reset: Tensor | None) -> tuple[Tensor, State]:
-        mixed, state = self.mixer(self.mixer_norm(x), state, reset=reset)
+        mixed, after = self.mixer(self.mixer_norm(x), state, reset=reset)
         x = x + mixed
-        return x + self.mlp(self.mlp_norm(x)), state
+        return x + self.mlp(self.mlp_norm(x)), after
+
+
+def _channel_mixer(spec: LayerSpec, *, width: int, depth: int) -> SwiGLU | MixtureOfExperts:
+    if spec.experts is None:
+        return SwiGLU(width, spec.mlp_width, depth=depth)
+    experts = Experts(
+        count=spec.experts.count, active=spec.experts.active, width=spec.experts.width
+    )
+    return MixtureOfExperts(width, spec.mlp_width, experts, depth=depth)
 
 
 class LanguageModel(nn.Module):
@@ -75,6 +85,15 @@ class LanguageModel(nn.Module):
     def initial_states(self, batch: int, device: torch.device | str = "cpu") -> list[State]:
         """The states before the first token of `batch` sequences."""
         return [layer.mixer.initial_state(batch, device=device) for layer in self._layers()]
+
+    def router_loss(self) -> Tensor | None:
+        """What the last forward pass's routers add to the mean loss; None where there are none."""
+        losses = [
+            layer.mlp.router_loss
+            for layer in self._layers()
+            if isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.router_loss is not None
+        ]
+        return torch.stack(losses).sum() if losses else None
 
     def _layers(self) -> Iterator[Layer]:
         for layer in self.layers:
@@ -155,6 +174,7 @@ class ModelCounts:
     """Exact sizes of a model. State and FLOPs are for sequences of the length counted for."""
 
     parameters: int
+    active_parameters: int  # what one token uses: less than all in a mixture of experts
     mixer_parameters: int
     embedding_parameters: int
     state_elements: int
@@ -172,12 +192,14 @@ def count_model(spec: ModelSpec, length: int) -> ModelCounts:
     model.declared_parameters()  # raises if a block forgot one
     costs = [layer.mixer.cost(length) for layer in model._layers()]
     width = spec.width
-    channel = sum(6 * width * layer.mlp_width for layer in spec.layers)
-    flops = sum(cost.forward_flops_per_token for cost in costs) + channel
+    channels = [layer.mlp.cost() for layer in model._layers()]
+    flops = sum(cost.forward_flops_per_token for cost in (*costs, *channels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    idle = sum(cost.parameters - cost.active_parameters for cost in channels)
     tables = 1 if spec.tie_embeddings else 2
     return ModelCounts(
         parameters=parameters,
+        active_parameters=parameters - idle,
         mixer_parameters=sum(cost.parameters for cost in costs),
         embedding_parameters=tables * width * spec.vocabulary,
         state_elements=sum(

@@ -44,7 +44,12 @@ class NamedModel:
             _build_on_meta(kind, options, width=model.width, depth=len(self.names))
         except ValueError as error:
             raise UsageError(f"block {name}: {error}") from None
-        return LayerSpec(kind=kind, options=_frozen(options), mlp_width=model.mlp.width)
+        return LayerSpec(
+            kind=kind,
+            options=_frozen(options),
+            mlp_width=model.mlp.width,
+            experts=model.mlp.experts,
+        )
 
 
 def change_layer(layer: LayerSpec, changes: Mapping[str, Any], *, width: int) -> LayerSpec:

@@ -37,6 +37,13 @@ class ExpertsSpec:
     active: int
     width: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.active <= self.count or self.width <= 0:
+            raise ValueError(
+                f"experts: count {self.count}, active {self.active}, width {self.width}; expected "
+                "numbers above 0, and no more active ones than there are"
+            )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerSpec:

@@ -188,7 +188,7 @@ def accumulate_gradients(
         tokens: (B, T + 1) int64; the global batch, whatever the pieces.
         micro_batch: sequences in one piece; 0 takes all at once.
     Returns:
-        The mean loss in nats a token, a detached scalar on the device.
+        The mean loss in nats a token, a detached scalar on the device, without what routers add.
     """
     targets_in_all = tokens[:, 1:].numel()
     total = torch.zeros((), device=tokens.device)
@@ -196,7 +196,8 @@ def accumulate_gradients(
         with autocast(tokens.device, precision):
             logits, _ = model(piece[:, :-1])
         loss = next_token_loss(logits, piece[:, 1:]) / targets_in_all
-        loss.backward()
+        routing = model.router_loss()
+        (loss if routing is None else loss + routing * len(piece) / len(tokens)).backward()
         total += loss.detach()
     return total
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from blocks.base import Cost
-from blocks.mixture import MixtureOfExperts
-from blocks.options import did_you_mean, read_options
+from blocks.mixture import Experts, MixtureOfExperts
+from blocks.options import read_options
 from blocks.registry import build, resolve_options
 from blocks.swiglu import SwiGLU
 
@@ -25,22 +25,19 @@ class LanguageModelCounts:
 def build_channel_mixer(
     mapping: Mapping[str, Any], *, width: int, depth: int
 ) -> SwiGLU | MixtureOfExperts:
-    """From {width: F}, or {kind: moe, experts, active, expert_width, shared_width}.
+    """From {width: F}, with {experts: {count, active, width}} for a mixture beside it.
 
     Raises:
-        ValueError: an unknown kind or key, or numbers that do not fit.
+        ValueError: an unknown key, or numbers that do not fit.
     """
-    kind = mapping.get("kind", "swiglu")
-    given = {key: value for key, value in mapping.items() if key != "kind"}
-    if kind == "swiglu":
-        if set(given) != {"width"}:
-            raise ValueError(f"a swiglu has one option, width; it came with {sorted(given)}")
-        return SwiGLU(width, given["width"], depth=depth)
-    if kind == "moe":
-        options = read_options(MixtureOfExperts.Options, given, owner="moe")
-        return MixtureOfExperts(width, options, depth=depth)
-    near = did_you_mean(str(kind), ("swiglu", "moe"))
-    raise ValueError(f"unknown channel mixer {kind!r}; there are swiglu and moe.{near}")
+    given = dict(mapping)
+    hidden, experts = given.pop("width", 0), given.pop("experts", None)
+    if given:
+        raise ValueError(f"unknown keys {sorted(given)} of a channel mixer; it has width, experts")
+    if experts is None:
+        return SwiGLU(width, hidden, depth=depth)
+    options = read_options(Experts, experts, owner="experts")
+    return MixtureOfExperts(width, hidden, options, depth=depth)
 
 
 def count_language_model(

@@ -11,10 +11,24 @@ from blocks.base import INITIAL_STD, ChannelCost
 from blocks.decay_gate import prefixed
 from blocks.initialisation import Normal, Parameter
 from blocks.linear import Linear
-from blocks.options import option, require_positive
+from blocks.options import require_positive
 from blocks.swiglu import SwiGLU
 
 LOAD_BALANCE, Z_LOSS = 1e-3, 1e-4  # what the paper's training adds to the loss, per layer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Experts:
+    """E = `count` experts of `width` hidden channels, of which a token chooses A = `active`."""
+
+    count: int
+    active: int
+    width: int
+
+    def __post_init__(self) -> None:
+        require_positive(self, "count", "active", "width")
+        if self.active > self.count:
+            raise ValueError(f"active is {self.active}; there are {self.count} experts to choose")
 
 
 class MixtureOfExperts(nn.Module):
@@ -27,29 +41,15 @@ class MixtureOfExperts(nn.Module):
 
     initial_std: float = INITIAL_STD
 
-    @dataclass(frozen=True, kw_only=True, slots=True)
-    class Options:
-        experts: int = option(128, "E: the experts that a token may choose from")
-        active: int = option(8, "A: the experts that it chooses, by the router's logits")
-        expert_width: int = option(256, "hidden channels of one expert")
-        shared_width: int = option(1024, "hidden channels of the expert for all tokens; 0: none")
-
-    def __init__(self, width: int, options: Options, *, depth: int) -> None:
-        """Raises ValueError if a token chooses more experts than there are."""
+    def __init__(self, width: int, shared: int, experts: Experts, *, depth: int) -> None:
+        """Build for model width `width`; `shared` channels for all tokens (0: none)."""
         super().__init__()
-        require_positive(options, "experts", "active", "expert_width")
-        if options.active > options.experts:
-            raise ValueError(
-                f"active is {options.active}; there are {options.experts} experts to choose from"
-            )
-        self.options, self.width, self.depth = options, width, depth
-        E, hidden = options.experts, options.expert_width
+        self.experts, self.width, self.depth = experts, width, depth
+        E, hidden = experts.count, experts.width
         self.router = Linear(width, E)
         self.input = nn.Parameter(torch.empty(E, 2 * hidden, width))  # gate, up
         self.output = nn.Parameter(torch.empty(E, width, hidden))
-        self.shared = (
-            SwiGLU(width, options.shared_width, depth=depth) if options.shared_width else None
-        )
+        self.shared = SwiGLU(width, shared, depth=depth) if shared else None
         self.router_loss: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,11 +57,11 @@ class MixtureOfExperts(nn.Module):
         tokens = x.flatten(0, -2)
         logits = self.router(tokens)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        best, chosen = logits.topk(self.options.active, dim=-1)  # (T, A)
+        best, chosen = logits.topk(self.experts.active, dim=-1)  # (T, A)
         weights = best.softmax(dim=-1)
         self.router_loss = router_loss(logits, chosen)
         y = torch.zeros_like(tokens) if self.shared is None else self.shared(tokens)
-        for expert in range(self.options.experts):
+        for expert in range(self.experts.count):
             rows, slots = (chosen == expert).nonzero(as_tuple=True)
             if len(rows):
                 gate, up = F.linear(tokens[rows], self.input[expert]).chunk(2, dim=-1)
@@ -82,11 +82,12 @@ class MixtureOfExperts(nn.Module):
 
     def cost(self) -> ChannelCost:
         """Counts; a token uses the router, its A experts and the shared one."""
-        o, expert = self.options, 3 * self.width * self.options.expert_width
-        always = self.width * (o.experts + 3 * o.shared_width)
-        active = always + o.active * expert
+        E, expert = self.experts.count, 3 * self.width * self.experts.width
+        shared = 0 if self.shared is None else self.shared.cost().parameters
+        always = self.width * E + shared
+        active = always + self.experts.active * expert
         return ChannelCost(
-            parameters=always + o.experts * expert,
+            parameters=always + E * expert,
             active_parameters=active,
             forward_flops_per_token=2 * active,
         )

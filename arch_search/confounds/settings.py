@@ -17,6 +17,7 @@ WORDS = {
     "epochs": "passes over the corpus",
     "model.depth": "number of layers",
     "model.mlp.width": "MLP width",
+    "model.mlp.experts": "experts of the MLP",
     "model.norm_eps": "epsilon of the norms",
     "model.tie_embeddings": "tied embeddings",
     "model.vocabulary": "vocabulary",
@@ -113,6 +114,8 @@ def settings_of(arm: ArmSpec) -> dict[str, Any]:
         "model.tie_embeddings": arm.model.tie_embeddings,
         "model.norm_eps": arm.model.norm_eps,
     }
+    experts = {str(asdict(layer.experts)) for layer in arm.model.layers if layer.experts}
+    flat["model.mlp.experts"] = listed(sorted(experts)) if experts else "none"
     if "mlp.width" not in arm.held:
         flat["model.mlp.width"] = listed(map(str, sorted(set(kept))))
     flat |= {name: arm.counts[name] for name in ("epochs", "steps") if name in arm.counts}

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 
 from blocks.initialisation import named_generator
-from blocks.mixture import MixtureOfExperts, router_loss
+from blocks.mixture import Experts, MixtureOfExperts, router_loss
 
 
-def make(width=6, **options) -> MixtureOfExperts:
-    defaults = {"experts": 5, "active": 2, "expert_width": 4, "shared_width": 3}
-    module = MixtureOfExperts(width, MixtureOfExperts.Options(**(defaults | options)), depth=2)
+def make(*, count=5, active=2, shared=3) -> MixtureOfExperts:
+    experts = Experts(count=count, active=active, width=4)
+    module = MixtureOfExperts(6, shared, experts, depth=2)
     declared = module.declared_parameters()
     assert declared.keys() == {name for name, _ in module.named_parameters()}
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_each_token_is_the_weighted_sum_of_its_best_experts_and_the_shared_one()
 
 
 def test_gradients_are_those_of_finite_differences():
-    module = make(experts=3, shared_width=0)
+    module = make(count=3, shared=0)
     x = torch.randn(1, 3, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(module, (x,))
     module(x).sum().backward()
@@ -58,9 +58,9 @@ def test_counts_are_exact():
 
 
 def test_the_published_size():
-    options = MixtureOfExperts.Options()
+    experts = Experts(count=128, active=8, width=256)
     with torch.device("meta"):
-        cost = MixtureOfExperts(1536, options, depth=40).cost()
+        cost = MixtureOfExperts(1536, 1024, experts, depth=40).cost()
     assert cost.parameters == 150_994_944 + 4_718_592 + 196_608
     assert cost.active_parameters == 9_437_184 + 4_718_592 + 196_608
 
@@ -75,5 +75,5 @@ def test_an_even_router_has_the_least_load_balance_loss():
 
 
 def test_more_active_experts_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="active is 6; there are 5 experts"):
+    with pytest.raises(ValueError, match="active is 6; there are 5 experts to choose"):
         make(active=6)
