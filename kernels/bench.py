@@ -1,0 +1,202 @@
+"""What the M²RNN kernels cost on this GPU: time, memory and error at the shapes of the issue.
+
+`rows()` first runs the kernels against float64 and refuses to time what is wrong.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from kernels.m2rnn.checking import Case, Shape, errors, make_case
+from kernels.m2rnn.scan import m2rnn_scan
+from kernels.rnn import gru_scan, lstm_scan, rnn_scan
+
+SHAPES = {
+    "A": Shape(B=8, T=4096, N=84, K=64, V=16),
+    "B": Shape(B=1, T=16384, N=132, K=64, V=16),
+    "C": Shape(B=1, T=4096, N=84, K=64, V=16),
+}
+LIMITS = {"output": 4e-3, "last_state": 4e-3}
+GRADIENT_LIMIT = 1.5e-2
+TANH_PER_SECOND_AND_SM = 16 * 1.98e9  # MUFU.TANH on Hopper at its boost clock
+
+
+class WrongKernel(RuntimeError):  # noqa: N818 - what it says, not an error's kind
+    """A kernel's error against float64 is over its limit; nothing was timed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One line of the table; times are medians, spreads are half the quartile distance."""
+
+    kernel: str
+    shape: str
+    forward_ms: float
+    forward_spread_ms: float
+    both_ms: float
+    both_spread_ms: float
+    extra_gib: float
+    floor_ms: float | None
+    worst_error: float | None
+
+
+def environment() -> dict[str, str]:
+    """What the numbers hold for."""
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+
+
+def check() -> dict[str, float]:
+    """Errors at short lengths, by quantity, the worst over clipping and kinds of input.
+
+    Raises:
+        WrongKernel: an error is over its limit.
+    """
+    worst: dict[str, float] = {}
+    for kind in ("normal", "initial", "slow"):
+        for clip in ("none", "carry"):
+            shape = Shape(B=2, T=333, N=6, K=64, V=16)
+            case = make_case(shape, device="cuda", kind=kind, clip=clip)
+            for name, error in errors(case).items():
+                worst[name] = max(worst.get(name, 0.0), error)
+                if not error <= LIMITS.get(name, GRADIENT_LIMIT):
+                    raise WrongKernel(f"{name} is off by {error:.1e} ({kind}, clip {clip})")
+    return worst
+
+
+def rows(repeats: int = 15) -> list[Row]:
+    """The scan at shapes A, B and C, and the vector cells at A's batch and length."""
+    worst = max(check().values())
+    table = [_scan_row(name, shape, repeats, worst) for name, shape in SHAPES.items()]
+    return table + [_cell_row(name, repeats) for name in ("rnn", "gru", "lstm", "cudnn_gru")]
+
+
+def _median(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    low, middle, high = statistics.quantiles(times, n=4)
+    return middle, (high - low) / 2
+
+
+def _scan_row(name: str, shape: Shape, repeats: int, worst: float) -> Row:
+    case = make_case(shape, device="cuda", clip="carry", state=False)
+    leaves = {n: x.requires_grad_() for n, x in case.tensors.items() if x is not None}
+
+    def forward():
+        return m2rnn_scan(**leaves, clip="carry", backend="triton")
+
+    def both():
+        return torch.autograd.grad(forward(), list(leaves.values()), _grads(case))
+
+    forward_ms, forward_spread = _median(forward, repeats)
+    both_ms, both_spread = _median(both, repeats)
+    elements = shape.B * shape.T * shape.N * shape.K * shape.V
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    return Row(
+        kernel="m2rnn",
+        shape=f"{name}: B {shape.B}, T {shape.T}, N {shape.N}, K {shape.K}, V {shape.V}",
+        forward_ms=forward_ms,
+        forward_spread_ms=forward_spread,
+        both_ms=both_ms,
+        both_spread_ms=both_spread,
+        extra_gib=_extra_memory(forward, both) / 2**30,
+        floor_ms=1e3 * elements / (TANH_PER_SECOND_AND_SM * processors),
+        worst_error=worst,
+    )
+
+
+def _grads(case: Case) -> list[torch.Tensor]:
+    return [case.grad_output, case.grad_last]
+
+
+def _extra_memory(forward: Callable, both: Callable) -> int:
+    """Bytes at the peak of forward and backward, less outputs and gradients."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        kept = sum(x.nbytes for x in forward())
+    grads = both()
+    torch.cuda.synchronize()
+    kept += sum(x.nbytes for x in grads)
+    return torch.cuda.max_memory_allocated() - before - kept
+
+
+def _cell_row(name: str, repeats: int, B: int = 8, T: int = 4096, N: int = 85, V: int = 16) -> Row:
+    def leaf(*size: int, scale: float = 1.0) -> torch.Tensor:
+        return (scale * torch.randn(*size, device="cuda")).bfloat16().requires_grad_()
+
+    if name == "cudnn_gru":  # one head of the same width: cuDNN knows no heads
+        module = torch.nn.GRU(V, V, batch_first=True, device="cuda", dtype=torch.bfloat16)
+        x = leaf(B * N, T, V)
+        leaves = [x, *module.parameters()]
+
+        def forward():
+            return module(x)[0]
+    else:
+        scan = {"rnn": rnn_scan, "gru": gru_scan, "lstm": lstm_scan}[name]
+        wide = 4 * V if name == "lstm" else V
+        many = 3 if name == "gru" else 1
+        leaves = [leaf(B, T, N, wide) for _ in range(many)]
+        leaves += [leaf(N, V, wide, scale=0.1) for _ in range(many)]
+
+        def forward():
+            return scan(*leaves, clip="carry", backend="triton")[0]
+
+    grad = torch.randn_like(forward())
+
+    def both():
+        return torch.autograd.grad(forward(), leaves, grad)
+
+    forward_ms, forward_spread = _median(forward, repeats)
+    both_ms, both_spread = _median(both, repeats)
+    return Row(
+        kernel=name,
+        shape=f"B {B}, T {T}, N {N}, V {V}",
+        forward_ms=forward_ms,
+        forward_spread_ms=forward_spread,
+        both_ms=both_ms,
+        both_spread_ms=both_spread,
+        extra_gib=_extra_memory(lambda: [forward()], both) / 2**30,
+        floor_ms=None,
+        worst_error=None,
+    )
+
+
+def markdown(table: list[Row]) -> str:
+    """The table, with what it holds for."""
+    where = ", ".join(f"{k} {v}" for k, v in environment().items())
+    lines = [
+        f"{where}; bfloat16, medians, half the quartile distance behind ±.",
+        "",
+        "| kernel | shape | forward ms | forward and backward ms | extra GiB | tanh floor ms "
+        "| worst error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in table:
+        floor = "" if row.floor_ms is None else f"{row.floor_ms:.2f}"
+        error = "" if row.worst_error is None else f"{row.worst_error:.1e}"
+        lines.append(
+            f"| {row.kernel} | {row.shape} | {row.forward_ms:.2f} ± {row.forward_spread_ms:.2f} "
+            f"| {row.both_ms:.2f} ± {row.both_spread_ms:.2f} | {row.extra_gib:.2f} | {floor} "
+            f"| {error} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(rows()))

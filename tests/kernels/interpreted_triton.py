@@ -1,0 +1,79 @@
+"""Run by test_m2rnn_triton.py in a process of its own, with TRITON_INTERPRET=1."""
+
+import os
+
+import pytest
+import torch
+from allpairspy import AllPairs
+
+from kernels.m2rnn.checking import Shape, errors, make_case
+from kernels.rnn import gru_scan, lstm_scan, rnn_scan
+
+assert os.environ.get("TRITON_INTERPRET") == "1"
+
+OPTIONS = {
+    "nonlinearity": ["tanh", "identity", "softsign", "relu", "hard_tanh", "norm_clip"],
+    "weight": ["dense", "diagonal", "identity"],
+    "write": ["outer", "delta"],
+    "clip": ["carry", "none", "sum"],
+    "state_gate": [False, True],
+    "reset": [False, True],
+    "state": [True, False],
+    "sizes": [(5, 16), (1, 16), (16, 20), (40, 16), (33, 16)],  # K, V
+    "heads": [(1, 1, 4, 4, 4), (2, 1, 2, 4, 1), (4, 2, 4, 1, 2)],  # q, k, v, f, W
+}
+CASES = [dict(zip(OPTIONS, row, strict=True)) for row in AllPairs(list(OPTIONS.values()))]
+
+
+def case_of(options: dict, T: int, dtype: torch.dtype):
+    options = dict(options)
+    K, V = options.pop("sizes")
+    Nq, Nk, Nv, Nf, Nw = options.pop("heads")
+    shape = Shape(B=2, T=T, N=4, K=K, V=V, Nq=Nq, Nk=Nk, Nv=Nv, Nf=Nf, Nw=Nw)
+    return make_case(shape, dtype=dtype, **options)
+
+
+@pytest.mark.parametrize("options", CASES, ids=lambda o: "-".join(map(str, o.values())))
+def test_float32_is_exact(options):
+    for name, error in errors(case_of(options, 5, torch.float32)).items():
+        assert error < 2e-5, name
+
+
+@pytest.mark.parametrize("T", [1, 63, 64, 65])
+def test_chunk_borders(T):
+    case = make_case(Shape(B=1, T=T, N=1, K=5, V=16), dtype=torch.float32, clip="carry", reset=True)
+    for name, error in errors(case).items():
+        assert error < 2e-5, name
+
+
+@pytest.mark.parametrize("weight", ["dense", "diagonal", "identity"])
+def test_bfloat16_rounds_operands_only(weight):
+    case = make_case(Shape(B=1, T=12, N=2, K=16, V=16), weight=weight)
+    for name, error in errors(case).items():
+        assert error < (6e-3 if name in ("output", "last_state") else 1.5e-2), name
+
+
+@pytest.mark.parametrize("clip", ["none", "carry", "sum"])
+@pytest.mark.parametrize("B,T,V", [(3, 5, 16), (18, 3, 20), (1, 1, 16)])
+def test_vector_cells(clip, B, T, V):
+    generator = torch.Generator().manual_seed(B)
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator)
+
+    reset = torch.rand(B, T, generator=generator) < 0.3
+    inputs, weights, state = (B, T, 2, V), (2, V, V), (B, 2, V)
+    for scan, shapes in (
+        (rnn_scan, [inputs, weights, state]),
+        (gru_scan, [inputs] * 3 + [weights] * 3 + [state]),
+        (lstm_scan, [(B, T, 2, 4 * V), (2, V, 4 * V), state, state]),
+    ):
+        tensors = [normal(*s) * (0.3 if s[1:] in (weights[1:], (V, 4 * V)) else 1) for s in shapes]
+        results = []
+        for backend, dtype in (("triton", torch.float32), ("loop", torch.float64)):
+            leaves = [x.to(dtype).requires_grad_() for x in tensors]
+            outputs = scan(*leaves, clip=clip, reset=reset, backend=backend)
+            grads = [torch.ones_like(x).cumsum(-1) * 0.1 for x in outputs]
+            results.append([*outputs, *torch.autograd.grad(outputs, leaves, grads)])
+        for found, truth in zip(*results, strict=True):
+            assert (found - truth).norm() < 1e-5 * truth.norm(), scan.__name__
