@@ -6,6 +6,7 @@
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -94,7 +95,9 @@ def _median(run: Callable[[], object], repeats: int) -> tuple[float, float]:
 
 def _scan_row(name: str, shape: Shape, repeats: int, worst: float) -> Row:
     case = make_case(shape, device="cuda", clip="carry", state=False)
-    leaves = {n: x.requires_grad_() for n, x in case.tensors.items() if x is not None}
+    leaves: dict[str, Any] = {
+        n: x.requires_grad_() for n, x in case.tensors.items() if x is not None
+    }
 
     def forward():
         return m2rnn_scan(**leaves, clip="carry", backend="triton")
@@ -140,22 +143,20 @@ def _cell_row(name: str, repeats: int, B: int = 8, T: int = 4096, N: int = 85, V
     def leaf(*size: int, scale: float = 1.0) -> torch.Tensor:
         return (scale * torch.randn(*size, device="cuda")).bfloat16().requires_grad_()
 
-    if name == "cudnn_gru":  # one head of the same width: cuDNN knows no heads
-        module = torch.nn.GRU(V, V, batch_first=True, device="cuda", dtype=torch.bfloat16)
-        x = leaf(B * N, T, V)
-        leaves = [x, *module.parameters()]
-
-        def forward():
-            return module(x)[0]
+    module = torch.nn.GRU(V, V, batch_first=True, device="cuda", dtype=torch.bfloat16)
+    if name == "cudnn_gru":  # cuDNN knows no heads: they stand in its batch, with one weight
+        leaves = [leaf(B * N, T, V), *module.parameters()]
     else:
-        scan = {"rnn": rnn_scan, "gru": gru_scan, "lstm": lstm_scan}[name]
         wide = 4 * V if name == "lstm" else V
         many = 3 if name == "gru" else 1
         leaves = [leaf(B, T, N, wide) for _ in range(many)]
         leaves += [leaf(N, V, wide, scale=0.1) for _ in range(many)]
 
-        def forward():
-            return scan(*leaves, clip="carry", backend="triton")[0]
+    def forward() -> torch.Tensor:
+        if name == "cudnn_gru":
+            return module(leaves[0])[0]
+        scan = {"rnn": rnn_scan, "gru": gru_scan, "lstm": lstm_scan}[name]
+        return scan(*leaves, clip="carry", backend="triton")[0]
 
     grad = torch.randn_like(forward())
 

@@ -1,4 +1,7 @@
-"""The Triton kernels on a GPU, against float64: pytest -m gpu tests/kernels/test_triton_on_gpu.py"""
+"""The Triton kernels on a GPU, against float64.
+
+pytest -m gpu -n 8 tests/kernels/test_triton_on_gpu.py
+"""
 
 import os
 from dataclasses import replace
