@@ -30,7 +30,7 @@ DRAWS = 100_000  # of a gate's start, for its quantiles: the slowest hundredth t
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Memory:
-    """For how many tokens a mixer remembers at its start, its gates' inputs at zero."""
+    """For how many tokens a gate keeps the state at its start, its inputs at zero; W if none."""
 
     median: float
     slowest: float  # of the slowest hundredth of its gates
@@ -164,11 +164,12 @@ def _memory(declared: dict[str, Parameter], gain: float | None) -> Memory | None
         return _quantiles(1 / decay, "decay gate")
     if bias := _of_role(declared, "bias"):
         return _quantiles(1 / (1 - torch.sigmoid(_draw(bias[1].start, "bias"))), "biased gate")
-    if gain is None:
-        return None
-    kept, gate = gain, "no gate"
     if _of_role(declared, "gate"):
-        kept, gate = 0.5 + 0.5 * min(gain, 1.0), "gate without bias"  # f = sigmoid(0)
+        kept, gate = 0.5, "gate without bias"  # f = sigmoid(0)
+    elif gain is not None:
+        kept, gate = gain, "no gate"
+    else:
+        return None
     tokens = 1 / (1 - kept) if kept < 1 else math.inf
     return Memory(median=tokens, slowest=tokens, gate=gate)
 

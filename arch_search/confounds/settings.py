@@ -135,7 +135,7 @@ def _is_declared(name: str, declared: set[str]) -> bool:
 
 
 def _layouts_differ(arms: Sequence[ArmSpec]) -> bool:
-    return len({arm.layout for arm in arms}) > 1
+    return len({tuple(layer.kind for layer in arm.model.layers) for arm in arms}) > 1
 
 
 def _unequal_options(

@@ -1,0 +1,241 @@
+"""Planted confounds are found, one at a time; clean ablations raise no alarm."""
+
+import json
+import re
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from arch_search.control import check_control
+from arch_search.data import load_manifest
+from arch_search.errors import UsageError
+from arch_search.planning import make_plan
+from arch_search.records import read_experiment
+
+GDN = {"kind": "gated_deltanet", "key_heads": 2, "key_dim": 8, "value_dim": 16}
+M2RNN = {"kind": "m2rnn", "key_dim": 8, "value_dim": 8, "value_heads": 4}  # 256 elements, as GDN
+GRU = {"kind": "gru", "weight_init": "identity", "weight_decay": True, "gate_bias": [3.0, 7.0]}
+
+WRITTEN: dict[str, Any] = {  # two arms written out, equal but for one layer
+    "name": "written",
+    "model": {
+        "pattern": "gdn*3 attn", "width": 32, "mlp": {"width": 64},
+        "blocks": {"gdn": GDN, "m2rnn": M2RNN, "rope": {"kind": "attention", "position": "rope"}},
+    },
+    "data": {"corpus": "sotu", "sequence_length": 32, "batch": 8},
+    "train": {"tokens": 25_600},
+    "baseline": {},
+    "arms": {"explicit": {"one": {"model": {"pattern": "m2rnn gdn*2 attn"}}}},
+    "seeds": 3,
+    "evaluate": [{"perplexity": {"tokens_per_document": 64}}],
+}  # fmt: skip
+AXES: dict[str, Any] = {
+    **WRITTEN,
+    "name": "axes",
+    "arms": {"replace": "gdn", "with": ["m2rnn"], "count": [1, 2], "position": ["first", "last"]},
+}
+
+
+def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with one key set, its parents made as needed."""
+    copy = deepcopy(base)
+    *parents, last = path.split("/")
+    inner = copy
+    for parent in parents:
+        inner = inner.setdefault(parent, {})
+    inner[last] = value
+    return copy
+
+
+@pytest.fixture
+def plan(root, tmp_path):
+    def planned(file: dict[str, Any]):
+        path = tmp_path / "experiment.yaml"
+        path.write_text(yaml.safe_dump(file))
+        return make_plan(path, root)
+
+    return planned
+
+
+def warnings(plan):
+    return [finding for finding in plan.findings if finding.level == "warning"]
+
+
+ONE = "arms/explicit/one"
+TWO = {**AXES["arms"], "with": ["m2rnn", "gru"]}
+FAIR = {**changed(AXES, "arms", TWO), "report_residue": ["state", "parameters"]}
+FAIR["model"] = {**FAIR["model"], "blocks": {**FAIR["model"]["blocks"], "gru": GRU}}
+
+PLANTED = {
+    "batch": (changed(WRITTEN, f"{ONE}/data", {"batch": 16}), "batch .* 8 in baseline; 16 in one"),
+    "tokens": (changed(WRITTEN, f"{ONE}/train", {"tokens": 51_200}), "tokens trained on differs"),
+    "sequence length": (
+        changed(WRITTEN, f"{ONE}/data", {"sequence_length": 64}), "sequence length differs"),
+    "corpus": (
+        changed(WRITTEN, f"{ONE}/data", {"corpus": "other", "vocabulary": 257}),
+        "corpus differs: sotu in baseline; other in one"),
+    "tie": (
+        {**changed(WRITTEN, f"{ONE}/model/tie_embeddings", False),
+         "report_residue": ["parameters"]},
+        "tied embeddings differs: yes in baseline; no in one"),
+    "RoPE": (
+        changed(WRITTEN, f"{ONE}/model/pattern", "m2rnn gdn*2 rope"), r"RoPE\) in one only"),
+    "precision": (
+        changed(WRITTEN, f"{ONE}/train", {"precision": "bfloat16"}), "precision differs"),
+    "learning rate": (
+        changed(WRITTEN, f"{ONE}/train", {"optimiser": {"learning_rate": 1e-3}}),
+        "learning rate differs: 0.003 in baseline; 0.001 in one"),
+    "warm-up": (
+        changed(WRITTEN, f"{ONE}/train", {"schedule": {"warmup": 0.3}}), "warm-up .* differs"),
+    "weight decay": (
+        changed(WRITTEN, f"{ONE}/train", {"optimiser": {"weight_decay": 0.0}}),
+        "train optimiser weight_decay differs"),
+    "clipping": (
+        changed(WRITTEN, f"{ONE}/train", {"optimiser": {"gradient_clip": 0.0}}),
+        "gradient_clip differs"),
+    "norm": (changed(WRITTEN, f"{ONE}/model/norm_eps", 1e-3), "epsilon of the norms differs"),
+    "MLP width": (changed(WRITTEN, f"{ONE}/model/mlp", {"width": 68}), "MLP width differs"),
+    "depth": (
+        changed(WRITTEN, f"{ONE}/model/pattern", "m2rnn gdn*3 attn"), "number of layers differs"),
+    "option": (
+        changed(WRITTEN, f"{ONE}/model/blocks", {"gdn": {**GDN, "convolution": 2}}),
+        "convolution of gated_deltanet differs: 4 in baseline; 2 in one"),
+    "one seed": ({**WRITTEN, "seeds": 1}, "one seed"),
+    "parameters": (
+        {**FAIR, "report_residue": ["state"]},
+        r"parameters differ from baseline \(50,684\): .* to \+23 % in gru-2-first"),
+    "state": (
+        {**changed(AXES, "model/blocks/m2rnn", {**M2RNN, "key_dim": 32}),
+         "report_residue": ["parameters"]},
+        "state, in elements a layer: 256 in gated_deltanet, 1,024 in m2rnn"),
+    "decay group": (
+        changed(FAIR, "model/blocks/gru", {**GRU, "weight_decay": False}),
+        "weight W in m2rnn but not in gru"),
+    "initial scale": (
+        changed(FAIR, "model/blocks/gru", {**GRU, "weight_init": "normal"}),
+        "gru begins with almost no recurrence"),
+    "gate bias": (
+        changed(FAIR, "model/blocks/gru", {**GRU, "gate_bias": None}), "without a slow gate"),
+    "aliased factors": (
+        changed(AXES, "arms/cells", [{"count": 1, "position": "first"},
+                                     {"count": 2, "position": "last"}]),
+        "count and position move together .* would separate them: count 1, position last"),
+    "aliased layouts": (
+        changed(WRITTEN, "arms/explicit", {
+            "one": {"model": {"pattern": "m2rnn gdn*6 attn"}},
+            "two": {"model": {"pattern": "gdn*5 m2rnn*2 attn"}}}) | {
+        "model": {**WRITTEN["model"], "pattern": "gdn*7 attn"}},
+        "m2rnn among gated_deltanet layers: its count and position move together"),
+    "bundled options": (
+        changed(changed(AXES, "arms/with", ["plain", "other"]), "model/blocks", {
+            **WRITTEN["model"]["blocks"], "plain": M2RNN,
+            "other": {**M2RNN, "qk_norm": "l2", "gate": "constant"}}),
+        "plain and other are both m2rnn but differ in gate and qk_norm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_planted_confound_is_found_in_the_plan(plan, kind):
+    file, says = PLANTED[kind]
+    found = warnings(plan(file))
+    named = [finding for finding in found if re.search(says, finding.text)]
+    assert named, [finding.text for finding in found]
+    assert len(found) - len(named) <= (kind in ("depth", "aliased layouts")), [
+        finding.text for finding in found
+    ]
+
+
+def factor(path: str, value: Any, key: str) -> dict[str, Any]:
+    return changed(changed(WRITTEN, "arms/explicit", {"one": value}), "arms/factors", [key])
+
+
+CLEAN = {
+    "one layer": WRITTEN,
+    "count by position": AXES,
+    "placebo with fair starts": FAIR,
+    "nonlinearity": changed(AXES, "arms/vary", {"nonlinearity": ["tanh", "identity"]}),
+    "gate": changed(AXES, "arms/vary", {"gate": ["softplus_decay", "sigmoid", "none"]}),
+    "start of W": changed(AXES, "arms/vary", {"weight_init": ["identity", "normal"]}),
+    "decay of W": changed(AXES, "arms/vary", {"weight_decay": [True, False]}),
+    "state size": changed(
+        AXES, "arms/vary", {"state": {"elements": [128, 256], "by": "key_dim"}}),
+    "inert": changed(changed(AXES, "arms/with", ["gdn"]), "arms/vary", {"init_salt": [1, 2]}),
+    "learning rate alone": changed(
+        WRITTEN, "arms/explicit", {"low": {"train": {"optimiser": {"learning_rate": 1e-3}}}}),
+    "tie alone": {
+        **changed(WRITTEN, "arms/explicit", {"untied": {"model": {"tie_embeddings": False}}}),
+        "report_residue": ["parameters"]},
+    "RoPE alone": changed(
+        WRITTEN, "arms/explicit", {"rope": {"model": {"pattern": "gdn*3 rope"}}}),
+    "declared sequence length": factor(
+        "one", {"data": {"sequence_length": 64}}, "data.sequence_length"),
+    "declared batch": factor("one", {"data": {"batch": 16}}, "data.batch"),
+    "held state": {
+        **changed(AXES, "model/blocks/m2rnn", {**M2RNN, "key_dim": 32}),
+        "hold": [{"state": "2%", "by": "replaced.key_dim"}]},
+    "a subset": {**changed(AXES, "model/pattern", "(gdn*3 attn)*2"), "arms": {
+        **AXES["arms"], "count": [1, 2, 3], "position": ["first", "last", "before_attention"],
+        "choose": 6}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CLEAN)
+def test_a_clean_ablation_raises_no_alarm(plan, kind):
+    assert [finding.text for finding in warnings(plan(CLEAN[kind]))] == []
+
+
+def other_stream(arm: str, seed: int, step: int) -> str:
+    return "0ther" if (arm, seed) == ("m2rnn-1-last", 0) and step > 90 else ""
+
+
+def other_code(arm, seed, spec):
+    return replace(spec, code="0dd") if (arm, seed) == ("m2rnn-1-last", 1) else spec
+
+
+def more_tokens(arm):
+    longer = arm.name == "m2rnn-1-last"
+    return replace(arm, train=replace(arm.train, tokens=2 * arm.train.tokens)) if longer else arm
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        ({"unlike_stream": other_stream}, "not their token stream"),
+        ({"change_spec": other_code}, "other source code"),
+        ({"change_arm": more_tokens}, "differ in tokens"),
+        (
+            {"documents": lambda arm: ["1905", "1950", "2002" if "last" in arm else "2001"]},
+            "measured on other documents",
+        ),
+    ],
+)
+def test_what_no_plan_can_see_is_refused_in_the_comparison(planted, changes, says):
+    experiment = read_experiment("planted", planted(**changes))
+    with pytest.raises(UsageError, match=says):
+        check_control(experiment, experiment.trained)
+
+
+def test_a_changed_corpus_file_is_refused_before_it_is_trained_on(plan, root, tmp_path):
+    """In a copy, as the prepared corpus is shared by all tests here."""
+    manifest = load_manifest(root.path, plan(WRITTEN).arms[0].data.manifest)
+    shared = (root.path / "data").resolve()
+    (root.path / "data").unlink()
+    shutil.copytree(shared, root.path / "data")
+    tokens = root.path / "data" / manifest.folder.name / "train.tokens"
+    tokens.chmod(0o644)
+    data = bytearray(tokens.read_bytes())
+    data[1000] ^= 1
+    tokens.write_bytes(data)
+    with pytest.raises(UsageError, match="holds other bytes than were written"):
+        plan(WRITTEN)
+
+
+def test_findings_are_kept_with_the_plan(plan, root):
+    made = plan(PLANTED["batch"][0])
+    root.experiment(made.name).write_plan(made)
+    assert root.experiment(made.name).plan() == made
+    assert json.loads((root.experiment(made.name).path / "plan.json").read_text())["findings"]
