@@ -85,7 +85,7 @@ class M2RNN(SequenceMixer):
         )
         gate_precision: Literal["float32", "bfloat16"] = option(
             "float32",
-            "round f_t (not a state gate's) to this; published: bfloat16, f > 0.998 becomes 1",
+            "round f_t to this; published: bfloat16, where f > 0.998 becomes 1 (no state gate)",
         )
         nonlinearity: Nonlinearity = option(
             "tanh",
@@ -142,6 +142,11 @@ class M2RNN(SequenceMixer):
         require_range(options, "gate_rate", least=0)
         require_range(options, "gate_step", least=1e-12)
         require_range(options, "gate_bias")
+        if options.gate == "state" and options.gate_precision == "bfloat16":
+            raise ValueError(
+                "gate_precision 'bfloat16' rounds f_t before the scan; gate 'state' makes it inside: "
+                "use 'float32'"
+            )
         check_state_weight(options.weight, options.weight_init, options.weight_constraint)
         if options.value_heads is None:
             unit = math.lcm(*(getattr(options, name) or 1 for name in HEADS))

@@ -30,6 +30,7 @@ from blocks.registry import canonical_kind, resolve_options
             {"norm": "group", "norm_groups": 2},
             r"norm_groups 2 does not divide the 5 heads",
         ),
+        ("m2rnn", {"gate": "state", "gate_precision": "bfloat16"}, r"use 'float32'"),
         ("gdn", {"key_heads": 2, "value_heads": 3}, r"key_heads 2 does not divide value_heads 3"),
         ("attn", {"heads": 3}, r"heads 3 does not divide the width 64; give head_dim"),
         ("attn", {"head_dim": 5, "position": "rope"}, r"head_dim 5 is odd; rope turns pairs"),
