@@ -144,7 +144,7 @@ class M2RNN(SequenceMixer):
         require_range(options, "gate_bias")
         if options.gate == "state" and options.gate_precision == "bfloat16":
             raise ValueError(
-                "gate_precision 'bfloat16' rounds f_t before the scan; gate 'state' makes it in it: "
+                "gate_precision 'bfloat16' rounds f_t before the scan, gate 'state' makes it there; "
                 "use 'float32'"
             )
         check_state_weight(options.weight, options.weight_init, options.weight_constraint)
