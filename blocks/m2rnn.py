@@ -144,8 +144,8 @@ class M2RNN(SequenceMixer):
         require_range(options, "gate_bias")
         if options.gate == "state" and options.gate_precision == "bfloat16":
             raise ValueError(
-                "gate_precision 'bfloat16' rounds f_t before the scan, gate 'state' makes it there; "
-                "use 'float32'"
+                "gate_precision 'bfloat16' rounds f_t before the scan, but gate 'state' makes it "
+                "there; use 'float32'"
             )
         check_state_weight(options.weight, options.weight_init, options.weight_constraint)
         if options.value_heads is None:
