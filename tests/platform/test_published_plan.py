@@ -66,7 +66,7 @@ def test_without_its_corpus_it_can_be_read_but_not_run(published, tmp_path):
     assert not list((tmp_path / "runs").iterdir())
 
 
-def held(tmp_path, replacement: str, hold: dict, kind: str | None = None):
+def held(tmp_path, replacement: str, hold: dict[str, str]):
     """The published hybrid with every recurrent layer replaced, one quantity held."""
     file = yaml.safe_load(PUBLISHED.read_text())
     file["arms"] = {"replace": "gdn", "with": replacement, "count": 21, "position": "first"}
@@ -89,7 +89,7 @@ def test_parameters_are_held_by_the_mlp_at_the_published_size(tmp_path, block):
 
 def test_state_is_held_by_key_dim_at_the_published_size(tmp_path):
     plan = held(tmp_path, "m2rnn", {"state": "2%", "by": "replaced.key_dim"})
-    base, arm = plan.arms
+    arm = plan.arms[1]
     assert {layer.options["key_dim"] for i, layer in enumerate(arm.model.layers)
             if i in arm.replaced} == {192}  # fmt: skip
     sentence = next(f.text for f in plan.findings if f.subject == "state")
