@@ -37,6 +37,7 @@ class Attempt:
         self._journal = JournalWriter(folder.journal)
         self._asked: tuple[Literal["KILLED", "PREEMPTED"], str] | None = None
         self._checked = 0.0
+        self._ticks = 0
         self._ended = threading.Event()
         self._beat = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
         self._beat.start()
@@ -95,11 +96,16 @@ class Attempt:
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Metrics after optimiser step `step`; log them before that step's checkpoint."""
+        self.tick()
         self._journal.append("metrics", step=step, values=values)
 
     def stream(self, step: int, tokens: str) -> None:
         """The beginning of the hash of all tokens up to `step`: it tells where streams part."""
         self._journal.append("stream", step=step, tokens=tokens)
+
+    def tick(self) -> None:
+        """Say that the run gets on; the heartbeat, another thread, tells it to the driver."""
+        self._ticks += 1
 
     def event(self, text: str) -> None:
         """Something that a reader of the log should know."""
@@ -149,6 +155,7 @@ class Attempt:
 
     def check(self) -> None:
         """Raise Stopped if the run was asked to stop, Fenced if it has a later owner. Cheap."""
+        self.tick()
         if self._asked is not None:
             raise Stopped(*self._asked)
         now = time.monotonic()
@@ -204,7 +211,7 @@ class Attempt:
     def _keep_beating(self) -> None:
         lease = self.folder.lease()
         while not self._ended.wait(BEAT_SECONDS):
-            lease["beat"] = time.time()
+            lease |= {"beat": time.time(), "ticks": self._ticks}
             with contextlib.suppress(OSError):  # a full disk must not end the run from here
                 write_atomic(self.folder.path / "lease.json", dump_json(lease), durable=False)
 

@@ -41,7 +41,8 @@ def this_process() -> dict[str, Any]:
     return {"host": this_host(), "pid": pid, "pid_started": started, "beat": time.time()}
 
 
-def _process_lives(pid: int, started: float) -> bool:
+def process_lives(pid: int, started: float) -> bool:
+    """Whether the process of this id and start time is there, and no zombie."""
     try:
         process = psutil.Process(pid)
         same = abs(process.create_time() - started) < 1.0
@@ -68,7 +69,7 @@ def holder_lives(holder: dict[str, Any], file: Path) -> bool:
     if not holder:
         return False
     if holder["host"] == this_host():
-        return _process_lives(holder["pid"], holder["pid_started"])
+        return process_lives(holder["pid"], holder["pid_started"])
     return _age(file) < SILENCE_SECONDS
 
 

@@ -46,6 +46,7 @@ def execute(
         model = trained.model
         result = result_of(spec, trained, started)
         result["environment"] = describe_environment(device, _backends())
+        result["environment"]["micro_batch"] = trained.progress.micro_batch
         attempt.finish(result)
     else:
         model = _trained_model(attempt, spec, device)
@@ -54,6 +55,7 @@ def execute(
         sequence_length=spec.data.sequence_length,
         device=device,
         precision=spec.train.precision,
+        tick=attempt.check,
     )
     for evaluation in attempt.run.missing(evaluations):
         attempt.check()

@@ -139,12 +139,17 @@ class EvaluationSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceSpec:
-    """What one run takes of a machine; changes no weight."""
+    """What one run takes of a machine; changes no weight.
+
+    stall_seconds: a run that does no step for so long is ended and retried; 0: never. It must
+    cover the longest step, the first one's compilation included.
+    """
 
     cpus: PositiveFloat = 1
     gpus: NonNegativeFloat = 0
     micro_batch: NonNegativeInt = 0  # sequences in one forward pass; 0: the whole batch
     loader_workers: NonNegativeInt = 0
+    stall_seconds: NonNegativeFloat = 1_800
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

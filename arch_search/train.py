@@ -11,14 +11,14 @@ from torch import Tensor
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_checkpoint, save_checkpoint
 from arch_search.data import Manifest, StreamHash, TrainingStream, loader, open_split
-from arch_search.devices import autocast, device_for
+from arch_search.devices import device_for
 from arch_search.errors import Diverged, Stopped
 from arch_search.metrics import PeakMemory, Stopwatch
+from arch_search.micro_batches import accumulate_within_memory
 from arch_search.model import (
     LanguageModel,
     branch_scales,
     build_model,
-    next_token_loss,
     parameter_hashes,
 )
 from arch_search.optim import (
@@ -44,6 +44,8 @@ class Progress:
     stream: dict[str, Any] = field(default_factory=dict)
     branch_scales: dict[str, float] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)  # a hash of each parameter's first value
+    micro_batch: int = 0  # sequences in one forward pass; 0: the whole batch
+    halved_at: list[int] = field(default_factory=list)  # steps at which memory did not suffice
 
 
 class _Window:
@@ -115,6 +117,7 @@ def train(
         sequence_length=spec.data.sequence_length,
         device=device,
         precision=spec.train.precision,
+        tick=attempt.tick,
     )
     model = build_model(spec.model, seed=spec.init_seed, device=device)
     optimiser = make_optimiser(model, model.declared_parameters(), spec.train.optimiser)
@@ -124,6 +127,8 @@ def train(
     else:
         progress.starts = parameter_hashes(model)
         progress.branch_scales = branch_scales(model, _tokens(stream.batch(0), device)[:, :-1])
+    if not progress.halved_at:
+        progress.micro_batch = resources.micro_batch
     seen = StreamHash.from_state(stream, progress.stream) if progress.stream else StreamHash(stream)
     watch, memory = Stopwatch(progress.seconds), PeakMemory(device, progress.peak_memory_gib)
     window = _Window(progress.step, watch.read(), device)
@@ -138,13 +143,24 @@ def train(
             progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress)
         )
 
+    def halve(size: int) -> None:
+        before, at = progress.micro_batch or spec.data.batch, progress.step + 1
+        progress.micro_batch = size
+        progress.halved_at.append(at)
+        attempt.event(
+            f"out of memory at step {at} with {before} sequences at once: goes on with {size}; "
+            "the batch and the order of its tokens stay"
+        )
+
     for step, batch in loader(
         stream, first_step=progress.step, last_step=spec.steps, workers=resources.loader_workers
     ):
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         tokens = _tokens(batch, device)
-        loss = accumulate_gradients(model, tokens, resources.micro_batch, spec.train.precision)
+        loss = accumulate_within_memory(
+            model, tokens, progress.micro_batch, spec.train.precision, halved=halve
+        )
         norm = clip_gradients(model, spec.train.optimiser.gradient_clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -179,29 +195,6 @@ def train(
     return Trained(model=model, progress=progress)
 
 
-def accumulate_gradients(
-    model: LanguageModel, tokens: Tensor, micro_batch: int, precision: str
-) -> Tensor:
-    """Gradients of the mean loss over a global batch, added up over its pieces.
-
-    Args:
-        tokens: (B, T + 1) int64; the global batch, whatever the pieces.
-        micro_batch: sequences in one piece; 0 takes all at once.
-    Returns:
-        The mean loss in nats a token, a detached scalar on the device, without what routers add.
-    """
-    targets_in_all = tokens[:, 1:].numel()
-    total = torch.zeros((), device=tokens.device)
-    for piece in tokens.split(micro_batch or len(tokens)):
-        with autocast(tokens.device, precision):
-            logits, _ = model(piece[:, :-1])
-        loss = next_token_loss(logits, piece[:, 1:]) / targets_in_all
-        routing = model.router_loss()
-        (loss if routing is None else loss + routing * len(piece) / len(tokens)).backward()
-        total += loss.detach()
-    return total
-
-
 def _tokens(batch: np.ndarray, device: torch.device) -> Tensor:
     tokens = torch.from_numpy(batch)
     if device.type == "cuda":
@@ -220,6 +213,7 @@ def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]
         "stream": {"tokens": hashes["tokens"], "text": hashes["text"]},
         "branch_scales": progress.branch_scales,
         "starts": progress.starts,
+        "micro_batch": {"used": progress.micro_batch, "halved_at": progress.halved_at},
         "metrics": {
             "train/final_loss": progress.loss,
             "throughput/tokens_per_second": tokens / progress.seconds,

@@ -2,13 +2,14 @@
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch_search.attempt import Attempt
 from arch_search.lease import is_live, last_step
 from arch_search.scheduling.session import Session
-from arch_search.spec import Plan, PlannedRun
+from arch_search.scheduling.watchdog import Watchdog
+from arch_search.spec import Plan, PlannedRun, ResourceSpec
 from arch_search.storage import ExperimentFolder, Root, RunFolder
 
 MAX_DEATHS = 3  # workers that may die one after the other without a new checkpoint
@@ -40,6 +41,13 @@ class Dispatcher:
     grace: float = GRACE_SECONDS  # what a run gets to stop by itself
     _flying: dict[Any, PlannedRun] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
+    _over: set[str] = field(default_factory=set)  # what is over stays so while this driver lives
+    _stalled: dict[str, str] = field(default_factory=dict)  # why we killed a run's worker
+    _micro_batch: dict[str, int] = field(default_factory=dict)  # after a worker ran out of memory
+    _watchdog: Watchdog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._watchdog = Watchdog(stall_seconds=self.plan.resources.stall_seconds)
     _stop_asked: float = 0.0
     _cancelled: bool = False
 
@@ -58,6 +66,7 @@ class Dispatcher:
             return False
         for reference in self.session.wait(list(self._flying), seconds=seconds):
             self._take_in(self._flying.pop(reference), self.session.outcome(reference))
+        self._end_stalled()
         if self.is_stopping and time.monotonic() - self._stop_asked > self.grace:
             self._end_by_force()
         return True
@@ -74,7 +83,9 @@ class Dispatcher:
     def _left(self) -> list[PlannedRun]:
         """Runs that are neither in the air nor at their end, in the plan's order."""
         flying = self._in_the_air()
-        return [p for p in self.plan.runs if p.hash not in flying and not self._is_over(p)]
+        waiting = [p for p in self.plan.runs if p.hash not in flying and p.hash not in self._over]
+        self._over |= {p.hash for p in waiting if self._is_over(p)}
+        return [p for p in waiting if p.hash not in self._over]
 
     def _in_the_air(self) -> set[str]:
         return {planned.hash for planned in self._flying.values()}
@@ -121,16 +132,21 @@ class Dispatcher:
             planned.hash,
             plan.name,
             plan.log,
-            plan.resources,
+            self._resources(planned),
             plan.evaluations,
             self.execute,
             plan.resources.gpus > 0,
         )
         self._flying[reference] = planned
 
+    def _resources(self, planned: PlannedRun) -> ResourceSpec:
+        smaller = self._micro_batch.get(planned.hash)
+        return replace(self.plan.resources, micro_batch=smaller or self.plan.resources.micro_batch)
+
     def _take_in(self, planned: PlannedRun, outcome: dict[str, Any] | str) -> None:
+        stalled = self._stalled.pop(planned.hash, "")
         if isinstance(outcome, str):
-            self._worker_died(planned, outcome)
+            self._worker_died(planned, stalled or outcome)
             return
         log.info(
             "%s %s at step %s (attempt %s) %s",
@@ -150,6 +166,9 @@ class Dispatcher:
         deaths.furthest = max(step, deaths.furthest)
         deaths.not_before = time.monotonic() + deaths.count - 1
         log.warning("%s: its worker died (%s)", self._name(planned), why)
+        if why.startswith("OutOfMemoryError"):  # Ray killed it before the host's memory was gone
+            before = self._resources(planned).micro_batch or planned.spec.data.batch
+            self._micro_batch[planned.hash] = (before + 1) // 2
         if self.is_stopping:
             self._end_last(run, "KILLED", f"did not stop within {self.grace:g} s")
         elif deaths.count >= MAX_DEATHS:
@@ -157,6 +176,22 @@ class Dispatcher:
             self._end_last(run, "FAILED", reason)
         else:
             self._end_last(run, "LOST", f"its worker died: {why}")
+
+    def _end_stalled(self) -> None:
+        """Kill the workers of runs that get nowhere; they are then started again."""
+        for reference, planned in self._flying.items():
+            attempts = self.root.run(planned.hash).attempts()
+            if not attempts or attempts[-1].end() is not None:
+                continue
+            lease = attempts[-1].lease()
+            ours = lease.get("experiment") == self.folder.name
+            if ours and self._watchdog.is_stalled(planned.hash, attempts[-1]):
+                why = f"no progress for {self.plan.resources.stall_seconds:g} s"
+                log.warning("%s: %s, its worker is killed", self._name(planned), why)
+                self._stalled[planned.hash] = why
+                step = last_step(attempts[-1])
+                attempts[-1].write_end("LOST", why, step=step, time=time.time())
+                self.session.kill(reference, lease)
 
     def _end_last(self, run: RunFolder, state: str, reason: str) -> None:
         """End the attempt of ours that a dead worker left; make one if it died before its claim."""

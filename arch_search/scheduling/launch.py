@@ -42,8 +42,9 @@ def launch(
         limit: runs at once; 0: as many as the cluster holds.
         execute: what runs a run, as module:function.
     Raises:
-        UsageError: a driver works on it already, MLflow or the cluster cannot be reached, a run
-            asks for more than this machine has, or the driver did not come up.
+        UsageError: a driver works on it already, the cluster cannot be reached, nor can MLflow
+            and never could, a run asks for more than this machine has, or the driver did not come
+            up.
     """
     folder = root.experiment(name)
     plan = folder.plan()
@@ -52,7 +53,8 @@ def launch(
         raise UsageError(f"{name} is running already; follow it with 'arch-search status {name}'")
     if nothing_left(root, plan):
         return Launched()
-    probe(tracking_address(root, plan.tracking_uri))
+    if not folder.read("tracking.json").get("experiment_id"):  # once it was there, it may be out
+        probe(tracking_address(root, plan.tracking_uri))
     if address is None:
         _check_room(plan)
     folder.stop.unlink(missing_ok=True)

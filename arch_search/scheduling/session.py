@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 
 from arch_search.errors import UsageError
+from arch_search.lease import process_lives, this_host
 from arch_search.spec import ResourceSpec
 
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
@@ -113,6 +115,17 @@ class Session:
 
         for reference in references:
             ray.cancel(reference, force=True)
+
+    def kill(self, reference: Any, holder: dict[str, Any]) -> None:
+        """End a task's worker, even one that is suspended or never looks up.
+
+        Args:
+            holder: the lease that names the worker; one on another host is asked through Ray.
+        """
+        if holder.get("host") != this_host():
+            self.cancel([reference])
+        elif process_lives(holder["pid"], holder["pid_started"]):
+            os.kill(holder["pid"], signal.SIGKILL)
 
     def close(self) -> None:
         """Leave Ray; a cluster of our own ends, and its folder with it."""

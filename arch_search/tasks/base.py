@@ -1,7 +1,7 @@
 """What an evaluation is: options, one function of a model, metrics and tables."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,12 +23,17 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluationContext:
-    """What an evaluation may use beside the model."""
+    """What an evaluation may use beside the model.
+
+    tick: to be called between pieces of work, so that a long evaluation is not taken for one that
+    hangs; it may raise `Stopped` or `Fenced`.
+    """
 
     split: Split
     sequence_length: int
     device: torch.device
     precision: str
+    tick: Callable[[], None] = lambda: None
 
 
 class Task(ABC):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arch_search.data import Split, find_tokenizer
+from arch_search.data import Split, spellings_of
 from arch_search.devices import autocast
 from arch_search.model import IGNORED, LanguageModel, next_token_loss
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
@@ -38,6 +38,7 @@ def token_losses(
     losses: list[np.ndarray] = []
     longest = max(len(window) for window in windows)
     for group in _groups(windows, max(TOKENS_PER_FORWARD // longest, 1)):
+        context.tick()
         tokens, targets = _pad(group, context.device)
         with autocast(context.device, context.precision):
             logits, _ = model(tokens)
@@ -70,8 +71,7 @@ def _document(split: Split, index: int, limit: int | None) -> np.ndarray:
 
 def _token_bytes(split: Split) -> np.ndarray:
     """How many UTF-8 bytes each token of the vocabulary spells."""
-    spellings = find_tokenizer(split.manifest.tokenizer).spellings
-    return np.array([len(spelling) for spelling in spellings])
+    return np.array([len(spelling) for spelling in spellings_of(split.manifest)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from arch_search.data import TrainingStream, open_split, prepare
+from arch_search.micro_batches import accumulate_gradients
 from arch_search.model import build_model
 from arch_search.optim import clip_gradients, make_optimiser
 from arch_search.spec import LayerSpec, ModelSpec, OptimiserSpec
-from arch_search.train import accumulate_gradients
 from blocks.registry import BLOCKS, resolve_options
 
 GOLDEN = Path(__file__).parent / "golden_traces.json"

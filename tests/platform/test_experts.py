@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from arch_search.experiment import load
+from arch_search.micro_batches import accumulate_gradients
 from arch_search.model import build_model, count_model
 from arch_search.optim import make_optimiser
 from arch_search.resolve import name_model
 from arch_search.spec import ExpertsSpec, LayerSpec, ModelSpec, OptimiserSpec
-from arch_search.train import accumulate_gradients
 
 FIRST = Path(__file__).parents[2] / "experiments" / "first_ablation.yaml"
 

@@ -33,6 +33,7 @@ def make_plan(
     steps: int = 40,
     cpus: float = 1,
     tracking_uri: str = "",
+    stall_seconds: float = 1_800,
     evaluations: tuple[EvaluationSpec, ...] = (EvaluationSpec(task="perplexity"),),
 ) -> Plan:
     """One arm, one run for each seed."""
@@ -64,7 +65,7 @@ def make_plan(
         primary=PrimarySpec(),
         evaluations=evaluations,
         log=LogSpec(every=1, checkpoint_every=5),
-        resources=ResourceSpec(cpus=cpus),
+        resources=ResourceSpec(cpus=cpus, stall_seconds=stall_seconds),
         tracking_uri=tracking_uri,
     )
 

@@ -16,7 +16,7 @@ from arch_search.errors import Diverged
 from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
 from arch_search.storage import Root
 
-DIVERGES, BAD_VALUE, DIES, NEVER_STOPS = 901, 902, 903, 904
+DIVERGES, BAD_VALUE, DIES, NEVER_STOPS, HANGS = 901, 902, 903, 904, 905
 
 
 def execute(
@@ -65,7 +65,7 @@ def _train(attempt: Attempt, spec: RunSpec, log: LogSpec) -> str:
         step += 1
         digest = hashlib.sha256(f"{digest} {step}".encode()).hexdigest()
         time.sleep(pause)
-        _fail(spec, step)
+        _fail(spec, step, attempt.number)
         attempt.log(step, {"train/loss": _loss(digest), "throughput/tokens_per_second": 1.0})
         if step % log.checkpoint_every == 0 or step == spec.steps:
             attempt.checkpoint(step, functools.partial(_write, digest))
@@ -76,13 +76,15 @@ def _write(digest: str, folder: Path) -> None:
     (folder / "progress.json").write_text(json.dumps({"digest": digest}))
 
 
-def _fail(spec: RunSpec, step: int) -> None:
+def _fail(spec: RunSpec, step: int, attempt: int) -> None:
     if spec.init_seed == DIVERGES and step == 7:
         raise Diverged(step, "train/loss")
     if spec.init_seed == BAD_VALUE and step == 7:
         raise ValueError("a shape disagrees")
     if spec.init_seed == DIES and step == 3:
         os._exit(1)
+    if spec.init_seed == HANGS and step == 12 and attempt == 1:
+        time.sleep(3_600)
 
 
 def _loss(digest: str) -> float:

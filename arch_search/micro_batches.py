@@ -1,0 +1,81 @@
+"""Gradients of a global batch in pieces that fit into memory; smaller ones when they do not.
+
+What a step learns from stays the same: the global batch, and the order of its tokens.
+"""
+
+import gc
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from arch_search.devices import autocast
+from arch_search.model import LanguageModel, next_token_loss
+
+# Only CUDA has an error type of its own; these are what the CPU's allocators say.
+CPU_SAYS = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
+
+
+def accumulate_gradients(
+    model: LanguageModel, tokens: Tensor, micro_batch: int, precision: str
+) -> Tensor:
+    """Gradients of the mean loss over a global batch, added up over its pieces.
+
+    Args:
+        tokens: (B, T + 1) int64; the global batch, whatever the pieces.
+        micro_batch: sequences in one piece; 0 takes all at once.
+    Returns:
+        The mean loss in nats a token, a detached scalar on the device, without what routers add.
+    """
+    targets_in_all = tokens[:, 1:].numel()
+    total = torch.zeros((), device=tokens.device)
+    for piece in tokens.split(micro_batch or len(tokens)):
+        with autocast(tokens.device, precision):
+            logits, _ = model(piece[:, :-1])
+        loss = next_token_loss(logits, piece[:, 1:]) / targets_in_all
+        routing = model.router_loss()
+        (loss if routing is None else loss + routing * len(piece) / len(tokens)).backward()
+        total += loss.detach()
+    return total
+
+
+def accumulate_within_memory(
+    model: LanguageModel,
+    tokens: Tensor,
+    micro_batch: int,
+    precision: str,
+    *,
+    halved: Callable[[int], None],
+) -> Tensor:
+    """As `accumulate_gradients`; out of memory, again from the step's start with smaller pieces.
+
+    Args:
+        halved: told the new size of a piece each time; it holds for later steps, too.
+    Raises:
+        torch.OutOfMemoryError, RuntimeError, MemoryError: a single sequence does not fit.
+    """
+    size = micro_batch or len(tokens)
+    while True:
+        try:
+            return accumulate_gradients(model, tokens, size, precision)
+        except (RuntimeError, MemoryError) as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+        # Out here the error is gone, and with it the frames that held the activations.
+        model.zero_grad(set_to_none=True)
+        _release()
+        size = (size + 1) // 2
+        halved(size)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device, or the host, has no memory left."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in CPU_SAYS)
+
+
+def _release() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,117 @@
+"""Runs that hang are ended and retried; a full disk is said and survived."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from plans import environment, make_plan, start_driver, wait_for, write
+from standin import HANGS
+
+from arch_search.attempt import Attempt
+from arch_search.journal import read_curve
+from arch_search.progress import read_status
+from arch_search.scheduling.launch import launch
+from arch_search.scheduling.watchdog import Watchdog
+from arch_search.storage import Root
+
+
+def losses(root: Root, run_hash: str) -> list[float]:
+    return [p.values["train/loss"] for p in read_curve(root.run(run_hash))]
+
+
+@pytest.mark.services
+def test_a_hanging_and_a_suspended_run_are_ended_and_retried(
+    new_root: Callable[[str], Root],
+) -> None:
+    root = new_root("root")
+    plan = make_plan("hangs", seeds=(HANGS, 1), steps=60, stall_seconds=8)
+    write(root, plan)
+    driver = start_driver(root, "hangs", step_seconds=0.1)
+    suspended = root.run(plan.runs[1].hash)
+    wait_for(lambda: any(a.checkpoints() for a in suspended.attempts()))
+    os.kill(suspended.attempts()[0].lease()["pid"], signal.SIGSTOP)
+    assert driver.wait(150) == 0
+    for planned in plan.runs:
+        attempts = root.run(planned.hash).attempts()
+        ends = [a.end() or {} for a in attempts]
+        assert [end["state"] for end in ends] == ["LOST", "FINISHED"]
+        assert ends[0]["reason"] == "no progress for 8 s"
+        assert attempts[1].lease()["resumed_from"]["step"] > 0
+        assert len(losses(root, planned.hash)) == 60
+
+
+def test_only_what_was_watched_counts_as_a_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt.claim(Root(tmp_path).make().run("0123456789abcdef"))
+    clock = [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    watchdog, never = Watchdog(stall_seconds=25), Watchdog(stall_seconds=0)
+
+    def after(seconds: float) -> bool:
+        clock[0] += seconds
+        assert not never.is_stalled("a", attempt.folder)
+        return watchdog.is_stalled("a", attempt.folder)
+
+    assert not after(1)
+    assert not after(3_600), "the machine slept; nobody saw the run stand still"
+    assert not after(10)
+    assert after(10)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.services
+def test_a_full_disk_is_said_and_what_was_done_stays(
+    small_disk: Path,
+    tmp_path: Path,
+    database: Path,
+    new_root: Callable[[str], Root],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uri = f"sqlite:///{database.parent}/full.db"
+    root, calm = Root(small_disk / "root").make(), new_root("calm")
+    plan = make_plan("full", seeds=(1,), steps=120, tracking_uri=uri)
+    for one in (root, calm):
+        write(one, plan)
+    driver = start_driver(root, "full", step_seconds=0.05)
+    run = root.run(plan.runs[0].hash)
+    wait_for(lambda: any(a.checkpoints() for a in run.attempts()))
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4_096))
+        except OSError:
+            pass
+    assert driver.wait(120) == 1
+    told = root.experiment("full").log.read_text() + str(read_status(root, "full"))
+    assert "No space left" in told or "disk full" in told
+    assert run.result() is None
+    kept = run.latest_checkpoint()
+    assert kept is not None
+    assert kept[0] >= 5
+
+    ballast.unlink()
+    for key, value in environment(0).items():
+        monkeypatch.setenv(key, value)
+    launch(root, "full", execute="standin:execute")
+    wait_for(lambda: not read_status(root, "full").is_live)
+    assert read_status(root, "full").count("FINISHED") == 1
+    resumed = run.attempts()[-1].lease()["resumed_from"]
+    assert resumed["step"] >= kept[0]
+    assert start_driver(calm, "full").wait(120) == 0
+    assert losses(root, run.hash) == losses(calm, run.hash)
