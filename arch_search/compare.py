@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +11,41 @@ import pandas as pd
 
 from arch_search.control import Control, check_control
 from arch_search.errors import UsageError
-from arch_search.findings import ArmOutcome, sentences, verdict
+from arch_search.factorial import FactorTest, factor_sentences, factor_tests
+from arch_search.findings import (
+    ArmOutcome,
+    ContrastOutcome,
+    contrast_outcomes,
+    contrast_sentences,
+    estimable,
+    sentences,
+    verdict,
+)
 from arch_search.metric_names import direction
-from arch_search.records import Experiment, RunRecord, read_experiment
-from arch_search.statistics.blocked import BlockedModel, Difference, fit_blocked, linked_arms
+from arch_search.noise_findings import noise_sentences
+from arch_search.outcomes import (
+    failure_rates,
+    has_failed,
+    is_yes_or_no,
+    rate_sentences,
+    solved_rates,
+)
+from arch_search.records import Experiment, read_experiment
+from arch_search.statistics.binary import Rate
+from arch_search.statistics.blocked import BlockedModel, compare_to, linked_arms
+from arch_search.statistics.linear import Estimate, Fit, fit_arms
 from arch_search.statistics.permutation import PermutationCheck, permutation_check
+from arch_search.statistics.unequal import NoisiestArm, noisiest_arm
 from arch_search.storage import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """All arms on one metric, the baseline first."""
+    """All arms on one metric, the baseline first.
+
+    Two families stand apart: the declared contrasts, and every arm against the baseline. For a
+    yes-or-no metric there is no linear model: `rates` holds what is known.
+    """
 
     name: str
     question: str
@@ -34,12 +58,30 @@ class Comparison:
     permutation: PermutationCheck | None
     control: Control
     sentences: tuple[str, ...]  # what this could and could not resolve
+    contrasts: tuple[ContrastOutcome, ...] = ()
+    factors: tuple[FactorTest, ...] = ()
+    noisiest: NoisiestArm | None = None
+    rates: tuple[Rate, ...] = ()
+    failures: tuple[Rate, ...] = ()  # empty if no run failed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Analysis:
+    """What the linear model says; empty where there is none."""
+
+    fit: Fit | None = None
+    model: BlockedModel | None = None
+    permutation: PermutationCheck | None = None
+    contrasts: tuple[ContrastOutcome, ...] = ()
+    factors: tuple[FactorTest, ...] = ()
+    noisiest: NoisiestArm | None = None
+    margin: float | None = None
 
 
 def compare(
     name: str, *, metric: str | None = None, root: Root | Path | str | None = None
 ) -> Comparison:
-    """Compare every arm of experiment `name` with its baseline.
+    """Compare every arm of experiment `name` with its baseline, and answer its contrasts.
 
     Args:
         metric: a final metric; the experiment's primary one if None.
@@ -55,37 +97,54 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     control = check_control(experiment, experiment.trained)
     table = metric_table(experiment, metric)
     baseline = experiment.baseline.name
-    model, permutation = None, None
-    if baseline in set(table["arm"]):
-        arms = list(linked_arms(table, baseline))
-        linked = table.loc[table["arm"].isin(arms), ["arm", "seed", "value"]]
-        model = fit_blocked(linked, baseline=baseline)
-        if model.df > 0:
-            permutation = permutation_check(linked, baseline=baseline)
     share = experiment.plan.primary.smallest_effect
     if metric != experiment.plan.primary.metric:
         share = None  # it was stated for the primary metric alone
-    margin = _margin(model, share)
-    judge = partial(verdict, better=direction(metric), margin=margin, share=share)
-    outcomes = _outcomes(experiment, metric, table, model, permutation, judge)
+    yes_or_no = is_yes_or_no(metric, list(table["value"]))
+    found = _Analysis() if yes_or_no else _analyse(experiment, table, share)
+    judge = partial(verdict, better=direction(metric), margin=found.margin, share=share)
+    outcomes = _outcomes(experiment, metric, table, found, judge)
+    rates = solved_rates(experiment, metric, table) if yes_or_no else ()
+    failures = failure_rates(experiment, metric)
+    if yes_or_no:
+        outcomes = tuple(replace(o, verdict="") for o in outcomes)
+        said = rate_sentences(rates, metric.rsplit("/", 1)[-1])
+    else:
+        said = (
+            *contrast_sentences(found.contrasts),
+            *sentences(outcomes, found.model, found.permutation, baseline, found.margin, share),
+            *factor_sentences(found.factors),
+            *noise_sentences(found.noisiest, table, baseline, len(outcomes) - 1),
+        )
     return Comparison(
         name=experiment.plan.name,
         question=experiment.plan.question,
         metric=metric,
-        smallest_effect=margin,
+        smallest_effect=found.margin,
         smallest_effect_share=share,
         baseline=baseline,
         arms=outcomes,
-        model=model,
-        permutation=permutation,
+        model=found.model,
+        permutation=found.permutation,
         control=control,
-        sentences=tuple(sentences(outcomes, model, permutation, baseline, margin, share)),
+        sentences=said,
+        contrasts=found.contrasts,
+        factors=found.factors,
+        noisiest=found.noisiest,
+        rates=rates,
+        failures=failures,
     )
 
 
 def comparison_table(comparison: Comparison) -> pd.DataFrame:
-    """One row an arm, with the comparison's name and metric: for parquet and pandas."""
-    table = pd.DataFrame([asdict(outcome) for outcome in comparison.arms])
+    """One row an arm and one a declared contrast: for parquet and pandas.
+
+    Column `kind` is 'arm' or 'contrast'; a contrast's estimate stands under `difference`.
+    """
+    arms = pd.DataFrame([{"kind": "arm", **asdict(outcome)} for outcome in comparison.arms])
+    contrasts = pd.DataFrame([{"kind": "contrast", **asdict(c)} for c in comparison.contrasts])
+    contrasts = contrasts.rename(columns={"value": "difference", "name": "contrast"})
+    table = pd.concat([arms, contrasts], ignore_index=True) if len(contrasts) else arms
     table.insert(0, "experiment", comparison.name)
     table.insert(1, "metric", comparison.metric)
     return table
@@ -97,7 +156,7 @@ def metric_table(experiment: Experiment, metric: str) -> pd.DataFrame:
     Raises:
         UsageError: nothing has finished, or no run measured the metric.
     """
-    known = sorted({name for run in experiment.trained for name in run.metrics})
+    known = known_metrics(experiment)
     if not known:
         raise UsageError(
             f"no run of {experiment.plan.name!r} has finished yet; see "
@@ -116,28 +175,68 @@ def metric_table(experiment: Experiment, metric: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "seed", "value"])
 
 
-def _margin(model: BlockedModel | None, share: float | None) -> float | None:
-    if model is None or share is None:
+def known_metrics(experiment: Experiment) -> list[str]:
+    """Every final metric that some run measured, sorted."""
+    return sorted({name for run in experiment.trained for name in run.metrics})
+
+
+def linked_fit(experiment: Experiment, table: pd.DataFrame) -> Fit | None:
+    """The linear model over the arms that share seeds; None if the baseline has no run."""
+    baseline = experiment.baseline.name
+    if baseline not in set(table["arm"]):
         return None
-    base = next(mean for mean in model.means if mean.arm == model.baseline)
-    return share * abs(base.mean)
+    linked = table["arm"].isin(list(linked_arms(table, baseline)))
+    return fit_arms(table.loc[linked, ["arm", "seed", "value"]], first=baseline)
+
+
+def _analyse(experiment: Experiment, table: pd.DataFrame, share: float | None) -> _Analysis:
+    fit = linked_fit(experiment, table)
+    if fit is None:
+        return _Analysis()
+    plan, baseline = experiment.plan, experiment.baseline.name
+    margin = None
+    if share is not None:
+        margin = share * abs(float(table.loc[table["arm"] == baseline, "value"].mean()))
+    contrasts = contrast_outcomes(plan.contrasts, fit, margin=margin, share=share)
+    permutation = None
+    if fit.df > 0:
+        permutation = permutation_check(fit.runs, baseline=baseline)
+        contrasts = _permuted(experiment, fit, contrasts)
+    return _Analysis(
+        fit=fit,
+        model=compare_to(fit, margin=margin),
+        permutation=permutation,
+        contrasts=contrasts,
+        factors=factor_tests(plan.arms, fit),
+        noisiest=noisiest_arm(fit),
+        margin=margin,
+    )
+
+
+def _permuted(
+    experiment: Experiment, fit: Fit, outcomes: tuple[ContrastOutcome, ...]
+) -> tuple[ContrastOutcome, ...]:
+    weights = estimable(experiment.plan.contrasts, fit.arms)
+    if not weights:
+        return outcomes
+    check = permutation_check(fit.runs, baseline=fit.arms[0], contrasts=weights)
+    return tuple(replace(o, permutation_p=check.p.get(o.name)) for o in outcomes)
 
 
 def _outcomes(
     experiment: Experiment,
     metric: str,
     table: pd.DataFrame,
-    model: BlockedModel | None,
-    permutation: PermutationCheck | None,
-    judge: Callable[[Difference | None], str],
+    found: _Analysis,
+    judge: Callable[[Estimate | None], str],
 ) -> tuple[ArmOutcome, ...]:
     baseline = experiment.baseline.name
-    means = {mean.arm: mean for mean in model.means} if model else {}
-    differences = {d.arm: d for d in model.differences} if model else {}
+    means = {mean.arm: mean for mean in found.model.means} if found.model else {}
+    differences = {d.name: d for d in found.model.differences} if found.model else {}
     outcomes = []
     for arm in sorted(experiment.plan.arms, key=lambda arm: arm.name != baseline):
         runs = experiment.of_arm(arm.name)
-        failed = sum(_failed(run, metric) for run in runs)
+        failed = sum(has_failed(run, metric) for run in runs)
         values = table.loc[table["arm"] == arm.name, "value"]
         mean, difference = means.get(arm.name), differences.get(arm.name)
         outcomes.append(
@@ -152,19 +251,15 @@ def _outcomes(
                 sd=mean.sd if mean else None,
                 mean_low=mean.low if mean else None,
                 mean_high=mean.high if mean else None,
-                difference=difference.difference if difference else None,
+                difference=difference.value if difference else None,
                 low=difference.low if difference else None,
                 high=difference.high if difference else None,
                 p=difference.p if difference else None,
+                p_holm=difference.p_holm if difference else None,
+                p_equivalence=difference.p_equivalence if difference else None,
                 resolvable=difference.resolvable if difference else None,
-                permutation_p=permutation.p.get(arm.name) if permutation else None,
+                permutation_p=found.permutation.p.get(arm.name) if found.permutation else None,
                 verdict="baseline" if arm.name == baseline else judge(difference),
             )
         )
     return tuple(outcomes)
-
-
-def _failed(run: RunRecord, metric: str) -> bool:
-    if metric in run.metrics:
-        return not math.isfinite(run.metrics[metric])
-    return run.state == "FAILED"

@@ -1,9 +1,11 @@
 """What a comparison found, in words: never "no effect" for what could not be resolved."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from arch_search.statistics.blocked import BlockedModel, Difference
+from arch_search.spec import ContrastSpec
+from arch_search.statistics.blocked import BlockedModel
+from arch_search.statistics.linear import Estimate, Family, Fit, estimate
 from arch_search.statistics.permutation import PermutationCheck
 
 
@@ -29,38 +31,111 @@ class ArmOutcome:
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    p_holm: float | None = None
+    p_equivalence: float | None = None
+    permutation_p: float | None = None
+    resolvable: float | None = None
+    verdict: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContrastOutcome:
+    """One declared contrast. `low` to `high` hold for all declared contrasts at once (95 %)."""
+
+    name: str
+    family: str
+    text: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    p_equivalence: float | None = None
     permutation_p: float | None = None
     resolvable: float | None = None
     verdict: str = ""
 
 
 def verdict(
-    difference: Difference | None,
-    *,
-    better: int,
-    margin: float | None = None,
-    share: float | None = None,
+    found: Estimate | None, *, better: int, margin: float | None = None, share: float | None = None
 ) -> str:
     """The finding in words. Not significant never reads as no effect.
 
-    Equivalence is claimed only if the whole interval, which holds for all arms at once, lies within
-    the margin: stricter than two one-sided tests at 5 % for each arm.
+    Equivalence is claimed if two one-sided tests at 5 %, adjusted for their family, place the value
+    within the margin.
     """
-    if difference is None:
+    if found is None:
         return "not compared: no finished run that shares a seed with the baseline"
-    if difference.low is None or difference.high is None:
+    if found.low is None or found.high is None:
         return "not resolved: one seed cannot tell a difference from noise"
-    inside = margin is not None and max(abs(difference.low), abs(difference.high)) <= margin
+    inside = margin is not None and found.p_equivalence is not None and found.p_equivalence <= 0.05
     within = "" if share is None else f"{100 * share:.3g} %"
-    if difference.low > 0 or difference.high < 0:
-        sign = 1 if difference.low > 0 else -1
+    if found.low > 0 or found.high < 0:
+        sign = 1 if found.low > 0 else -1
         word = {0: "higher" if sign > 0 else "lower"}.get(
             better, "better" if sign == better else "worse"
         )
         return f"{word}, by less than the {within} that matters" if inside else word
     if inside:
         return f"equivalent within {within}"
-    return f"not resolved: could only have seen a difference of {difference.resolvable:.2g} or more"
+    return f"not resolved: could only have seen a difference of {found.resolvable:.2g} or more"
+
+
+def contrast_outcomes(
+    declared: Sequence[ContrastSpec], fit: Fit, *, margin: float | None, share: float | None
+) -> tuple[ContrastOutcome, ...]:
+    """The declared contrasts, all in one family; one whose arms have no linked run is said so."""
+    family = _estimable(declared, fit, margin)
+    estimates = {e.name: e for e in family.estimates}
+    outcomes = []
+    for contrast in declared:
+        found = estimates.get(contrast.name)
+        missing = sorted(set(contrast.weights) - set(fit.arms))
+        said = verdict(found, better=0, margin=margin, share=share)
+        outcomes.append(
+            ContrastOutcome(
+                name=contrast.name,
+                family=contrast.family,
+                text=contrast.text,
+                value=found.value if found else None,
+                low=found.low if found else None,
+                high=found.high if found else None,
+                p=found.p if found else None,
+                p_holm=found.p_holm if found else None,
+                p_equivalence=found.p_equivalence if found else None,
+                resolvable=found.resolvable if found else None,
+                verdict=f"not compared: no linked run of {', '.join(missing)}" if missing else said,
+            )
+        )
+    return tuple(outcomes)
+
+
+def estimable(declared: Sequence[ContrastSpec], arms: Sequence[str]) -> dict[str, dict[str, float]]:
+    """The weights of those contrasts whose arms are all there."""
+    return {c.name: c.weights for c in declared if set(c.weights) <= set(arms)}
+
+
+def _estimable(declared: Sequence[ContrastSpec], fit: Fit, margin: float | None) -> Family:
+    return estimate(fit, estimable(declared, fit.arms), margin=margin)
+
+
+def contrast_sentences(outcomes: Sequence[ContrastOutcome]) -> Iterator[str]:
+    """What the declared contrasts say, the resolved ones first."""
+    for outcome in outcomes:
+        if outcome.low is not None and outcome.high is not None and outcome.low * outcome.high > 0:
+            yield (
+                f"{outcome.name} ({outcome.text}): {outcome.verdict}, {_signed(outcome.value)} "
+                f"[{_signed(outcome.low)}, {_signed(outcome.high)}]."
+            )
+    same = [o.name for o in outcomes if o.verdict.startswith("equivalent")]
+    if same:
+        yield f"Declared contrasts shown to be smaller than what matters: {', '.join(same)}."
+    if open_ := [o for o in outcomes if o.verdict.startswith("not resolved")]:
+        listed = ", ".join(
+            f"{o.name} (could have seen {o.resolvable:.2g})" if o.resolvable else o.name
+            for o in open_
+        )
+        yield f"Declared contrasts that are not resolved: {listed}."
 
 
 def sentences(

@@ -1,20 +1,25 @@
 """A check of the linear model that assumes no normal noise: shuffle the arms within each seed."""
 
+import itertools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from arch_search.statistics.linear import Weights, weight_matrix
 from arch_search.statistics.simultaneous import Array
+
+_ENUMERATED = 7  # arms; with more, ties are too rare among all arrangements to matter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PermutationCheck:
-    """P-values adjusted for all arms. None can fall below `smallest_p`, however large the effect.
+    """P-values adjusted for all contrasts. None falls below `smallest_p`, whatever the effect.
 
-    The largest |t| is the same however the arms other than the baseline are named, and (two arms)
-    whichever of the two is the baseline: `smallest_p` is the share of arrangements so tied.
+    The largest |t| is the same for some relabellings of the arms (of those that are only ever
+    compared with one baseline, say): `smallest_p` is the share of arrangements so tied.
     """
 
     p: dict[str, float]
@@ -23,50 +28,87 @@ class PermutationCheck:
 
 
 def permutation_check(
-    table: pd.DataFrame, *, baseline: str, shuffles: int = 4999, seed: int = 0
+    table: pd.DataFrame,
+    *,
+    baseline: str,
+    contrasts: Mapping[str, Weights] | None = None,
+    shuffles: int = 4999,
+    seed: int = 0,
 ) -> PermutationCheck:
-    """Adjusted p-values of max |t| over arms, from shuffles of the arms' labels within each seed.
+    """Adjusted p-values of max |t| over contrasts, from shuffles of the labels within each seed.
+
+    Its null hypothesis is that all arms are the same, not that one contrast alone is zero.
 
     Args:
-        table: columns `arm`, `seed`, `value`, as for `fit_blocked`.
+        table: columns `arm`, `seed`, `value`, as for `fit_arms`.
+        contrasts: weights over arms; every arm against the baseline if None.
     """
     table = table.sort_values(["seed", "arm"], kind="stable")
     arms = [baseline, *(a for a in dict.fromkeys(table["arm"]) if a != baseline)]
-    design = _design(table, arms)
+    if contrasts is None:
+        contrasts = {arm: {arm: 1.0, baseline: -1.0} for arm in arms[1:]}
+    weights = weight_matrix(arms, contrasts)
     values = table["value"].to_numpy(float)
     blocks = [np.flatnonzero(table["seed"] == s) for s in dict.fromkeys(table["seed"])]
     rng = np.random.default_rng(seed)
     shuffled = np.repeat(values[:, None], shuffles, axis=1)
     for block in blocks:
         shuffled[block] = rng.permuted(shuffled[block], axis=0)
-    observed = _t_statistics(design, values[:, None], len(arms) - 1)[:, 0]
-    largest = _t_statistics(design, shuffled, len(arms) - 1).max(axis=0)
+    design = design_matrix(list(table["arm"]), list(table["seed"]), arms)
+    observed = np.abs(t_statistics(design, values[:, None], weights))[:, 0]
+    largest = np.abs(t_statistics(design, shuffled, weights)).max(axis=0)
     # the observed arrangement is one of the possible ones: hence the ones
     p = (1 + (largest[None] >= observed[:, None] - 1e-9).sum(axis=1)) / (1 + shuffles)
     ways = math.prod(math.factorial(len(block)) for block in blocks)
-    tied = max(2, math.factorial(len(arms) - 1))
-    smallest = max(1 / (1 + shuffles), min(1.0, tied / ways))
+    smallest = max(1 / (1 + shuffles), min(1.0, _tied(weights) / ways))
     return PermutationCheck(
-        p={arm: float(value) for arm, value in zip(arms[1:], p, strict=True)},
+        p={name: float(value) for name, value in zip(contrasts, p, strict=True)},
         shuffles=shuffles,
         smallest_p=smallest,
     )
 
 
-def _design(table: pd.DataFrame, arms: list[str]) -> Array:
-    """(runs, arms - 1 + seeds): the arms' columns first, then one for each seed."""
-    seeds = list(dict.fromkeys(table["seed"]))
-    arm_columns = [(table["arm"] == arm).to_numpy(float) for arm in arms[1:]]
-    seed_columns = [(table["seed"] == seed).to_numpy(float) for seed in seeds]
-    return np.stack([*arm_columns, *seed_columns], axis=1)
+def design_matrix(arm: Sequence[str], seed: Sequence[int], arms: Sequence[str]) -> Array:
+    """(runs, arms + seeds - 1): a column for each arm, then one for each seed but the first."""
+    of_arm = [[one == name for one in arm] for name in arms]
+    of_seed = [[one == name for one in seed] for name in list(dict.fromkeys(seed))[1:]]
+    return np.array([*of_arm, *of_seed], float).T
 
 
-def _t_statistics(design: Array, values: Array, arms: int) -> Array:
-    """|t| of the first `arms` coefficients for each column of values (runs, columns)."""
+def many_contrasts(design: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+    """Estimates and standard errors of contrasts, for many experiments of one design at once.
+
+    Args:
+        design: from `design_matrix`.   values: (runs, experiments).   weights: (contrasts, arms).
+    Returns:
+        estimates and standard errors, (contrasts, experiments) each.
+    """
     inverse = np.linalg.pinv(design)
     coefficients = inverse @ values
     residual = values - design @ coefficients
     df = len(design) - np.linalg.matrix_rank(design)
     variance = (residual**2).sum(axis=0) / max(df, 1)
-    scale = np.sqrt(np.diag(inverse @ inverse.T)[:arms, None] * variance[None])
-    return np.abs(coefficients[:arms]) / np.maximum(scale, np.finfo(float).tiny)
+    arms = weights.shape[1]
+    scale = ((weights @ inverse[:arms]) ** 2).sum(axis=1)[:, None]
+    return weights @ coefficients[:arms], np.sqrt(scale * variance[None])
+
+
+def t_statistics(design: Array, values: Array, weights: Array) -> Array:
+    """t of the contrasts of `many_contrasts`; 0 where equal runs leave neither effect nor noise."""
+    estimates, errors = many_contrasts(design, values, weights)
+    return estimates / np.maximum(errors, np.finfo(float).tiny)
+
+
+def _tied(weights: Array) -> int:
+    """How many relabellings of the arms leave the contrasts the same, signs apart."""
+    arms = weights.shape[1]
+    if arms > _ENUMERATED:
+        return 1
+    wanted = _unsigned(weights)
+    orders = itertools.permutations(range(arms))
+    return sum(_unsigned(weights[:, list(order)]) == wanted for order in orders)
+
+
+def _unsigned(weights: Array) -> set[tuple[float, ...]]:
+    rounded = np.round(weights, 9) + 0.0
+    return {max(tuple(row), tuple(-row + 0.0)) for row in rounded}

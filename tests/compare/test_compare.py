@@ -16,7 +16,7 @@ from arch_search.compare import compare
 from arch_search.errors import UsageError
 from arch_search.findings import verdict
 from arch_search.records import curves, read_experiment, results, table
-from arch_search.statistics.blocked import Difference
+from arch_search.statistics.linear import Estimate
 
 
 def arm_of(comparison, name):
@@ -40,7 +40,7 @@ def test_planted_effects_are_found_and_covered(planted):
     assert any("no evidence that nothing differs" in s for s in comparison.sentences)
 
 
-def test_equivalence_needs_the_whole_interval_inside(planted):
+def test_equivalence_is_shown_and_not_concluded_from_silence(planted):
     comparison = compare("planted", root=planted(noise=0.0005, smallest_effect=0.005))
     assert arm_of(comparison, "m2rnn-1-last").verdict == "equivalent within 0.5 %"
 
@@ -58,8 +58,9 @@ def test_equivalence_needs_the_whole_interval_inside(planted):
     ],
 )
 def test_verdicts(low, high, better, margin, expected):
-    found = Difference(arm="a", difference=(low + high) / 2, standard_error=0.1, low=low, high=high,
-                       p=0.5, resolvable=0.4)  # fmt: skip
+    inside = margin is not None and max(-low, high) < margin
+    found = Estimate(name="a", value=(low + high) / 2, standard_error=0.1, low=low, high=high,
+                     p=0.5, p_equivalence=0.01 if inside else 0.3, resolvable=0.4)  # fmt: skip
     assert verdict(found, better=better, margin=margin, share=0.01) == expected
 
 

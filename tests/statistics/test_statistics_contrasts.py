@@ -35,7 +35,7 @@ def test_two_arms_equal_the_paired_t_test():
     paired = stats.ttest_rel([1.5, 2.25, 4.75], [1.0, 2.0, 4.0])
     interval = paired.confidence_interval(0.95)
     (difference,) = fit.differences
-    assert difference.difference == pytest.approx(0.5)
+    assert difference.value == pytest.approx(0.5)
     assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
     assert difference.p == pytest.approx(paired.pvalue)
     assert fit.df == 2
@@ -47,7 +47,7 @@ def test_three_arms_by_hand():
     fit = fit_blocked(table, baseline="base")
     assert fit.df == 2
     assert fit.residual_sd == pytest.approx(np.sqrt(0.02))
-    assert [d.difference for d in fit.differences] == pytest.approx([1.0, 2.0])
+    assert [d.value for d in fit.differences] == pytest.approx([1.0, 2.0])
     # SE of a difference of two means over 2 seeds: sqrt(0.02 * 2 / 2)
     assert fit.differences[0].standard_error == pytest.approx(np.sqrt(0.02))
 
@@ -57,7 +57,7 @@ def test_a_missing_run_is_adjusted_for_its_seed():
     nan = float("nan")
     table = table_of({"base": [1.0, 11.0], "a": [nan, 12.0], "b": [3.0, 13.0]})
     fit = fit_blocked(table, baseline="base")
-    assert [d.difference for d in fit.differences] == pytest.approx([1.0, 2.0])
+    assert [d.value for d in fit.differences] == pytest.approx([1.0, 2.0])
 
 
 def test_an_arm_without_a_common_seed_is_refused():
@@ -73,7 +73,7 @@ def test_one_seed_gives_no_interval_and_equal_runs_no_false_effect():
     assert single.differences[0].low is None
     values = [2.1, 2.3, 2.2]
     equal = fit_blocked(table_of({"base": values, "a": values}), baseline="base")
-    assert (equal.differences[0].difference, equal.differences[0].p) == (0.0, 1.0)
+    assert (equal.differences[0].value, equal.differences[0].p) == (0.0, 1.0)
 
 
 def simulate(rng, *, arms, seeds, effects=None, tail=None):
