@@ -54,8 +54,11 @@ def _read_value(value: Any, hint: Any, what: str) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        (hint,) = [arg for arg in args if arg is not type(None)]
-        return _read_value(value, hint, what)
+        hints = [arg for arg in args if arg is not type(None)]
+        if len(hints) > 1 and not isinstance(value, tuple(hints)):
+            names = " or ".join(hint.__name__ for hint in hints)
+            raise ValueError(f"{what} is {value!r}; expected {names}")
+        return value if len(hints) > 1 else _read_value(value, hints[0], what)
     if origin is Literal:
         if value not in args or isinstance(value, bool) != isinstance(args[0], bool):
             allowed = ", ".join(map(str, args))

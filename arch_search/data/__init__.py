@@ -5,6 +5,7 @@ from arch_search.data.loader import loader
 from arch_search.data.manifest import Manifest, check_files, load_manifest
 from arch_search.data.prepare import prepare
 from arch_search.data.shards import Split, open_split
+from arch_search.data.spellings import spellings_of
 from arch_search.data.stream import TrainingStream, first_difference
 from arch_search.data.stream_hash import StreamHash
 from arch_search.data.tokenizers import TOKENIZERS, find_tokenizer
@@ -24,4 +25,5 @@ __all__ = [
     "loader",
     "open_split",
     "prepare",
+    "spellings_of",
 ]

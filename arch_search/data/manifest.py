@@ -2,31 +2,30 @@
 
 <root>/data/<corpus>-<tokenizer>-<hash>/
     manifest.json              what this module reads and writes
-    <split>.tokens             uint16, little-endian: each document, then its end-of-document token
+    <split>.tokens             uint16 or uint32, little-endian: each document, then its
+                               end-of-document token; absent where tokens are read in place
     <split>.offsets            int64, little-endian: where document i begins; one more for the end
     <split>.documents.jsonl    name, stratum, bytes, tokens and sha256 of each document
+    tokenizer.spellings        what each token spells, if no name of the registry says it
+    tokenizer.json             the tokenizer, if it came from a file or was trained here
 """
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from arch_search.data.corpora.base import SplitName
+from arch_search.data.fingerprints import fingerprint
+from arch_search.data.records import FileRecord
+from arch_search.data.token_files.base import TokenType
 from arch_search.errors import UsageError
+from arch_search.files import write_atomic
 from arch_search.spec import STRICT, content_hash
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileRecord:
-    """A file as it was written."""
-
-    size: int  # bytes
-    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +49,17 @@ class DocumentRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RangeRecord:
+    """A range of somebody else's token file, and that file as it was."""
+
+    path: str  # absolute; not part of the manifest's hash
+    type: TokenType
+    start: int  # bytes
+    count: int  # tokens
+    file: FileRecord
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Prepared data. Its hash covers the text, the splits and the tokens, not where they lie."""
 
@@ -64,19 +74,29 @@ class Manifest:
     end_of_document: int
     splits: dict[SplitName, SplitRecord]
     files: dict[str, FileRecord]
+    token_type: Literal["uint16", "uint32"] = "uint16"
+    ranges: dict[SplitName, tuple[RangeRecord, ...]] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits over everything but the folder."""
-        return content_hash(_content(self))
+        """Sixteen hex digits over everything but the folder and the paths of token files."""
+        content = _content(self)
+        content["ranges"] = {
+            split: [{**record, "path": ""} for record in records]
+            for split, records in content["ranges"].items()
+        }
+        for name, default in (("token_type", "uint16"), ("ranges", {})):
+            if content[name] == default:
+                del content[name]  # as before there was a choice: prepared data keep their hash
+        return content_hash(content)
 
     @property
     def folder_name(self) -> str:
         return f"{self.corpus}-{self.tokenizer}-{self.hash}"
 
 
-for _record in (FileRecord, SplitRecord, DocumentRecord, Manifest):
+for _record in (FileRecord, SplitRecord, DocumentRecord, RangeRecord, Manifest):
     _record.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -92,7 +112,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write manifest.json into `folder`."""
     content = {"hash": manifest.hash, **_content(manifest)}
     text = json.dumps(content, indent=1, ensure_ascii=False)
-    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+    write_atomic(folder / "manifest.json", text + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -109,6 +129,8 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, KeyError, AttributeError, TypeError, ValueError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(f"{path} is no readable manifest: {reason}") from error
+    if any(Path(name).name != name for name in manifest.files):
+        raise UsageError(f"{path} names a file outside its folder; it was not written here")
     if manifest.hash != expected:
         raise UsageError(
             f"{path} was changed after it was written (hash {manifest.hash}, it says {expected}); "
@@ -132,16 +154,6 @@ def load_manifest(root: Path, hash: str) -> Manifest:
     raise UsageError(f"no prepared data with hash {hash!r} under {data}; there: {there}")
 
 
-def file_record(path: Path) -> FileRecord:
-    """Size and sha256 of a file."""
-    digest, size = sha256(), 0
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-            size += len(piece)
-    return FileRecord(size=size, sha256=digest.hexdigest())
-
-
 def check_files(manifest: Manifest, *, contents: bool) -> None:
     """Compare the files with the manifest: their sizes, and with `contents` every byte.
 
@@ -150,14 +162,24 @@ def check_files(manifest: Manifest, *, contents: bool) -> None:
     """
     for name, expected in manifest.files.items():
         path = manifest.folder / name
-        if not path.is_file():
-            problem = "is missing"
-        elif (size := path.stat().st_size) != expected.size:
-            problem = f"has {size} bytes, not the {expected.size} that were written"
-        elif contents and file_record(path) != expected:
-            problem = "holds other bytes than were written"
-        else:
-            continue
-        raise UsageError(
-            f"{path} {problem}; delete the folder {manifest.folder} and prepare the data again"
-        )
+        if problem := _problem(path, expected, contents=contents):
+            raise UsageError(
+                f"{path} {problem}; delete the folder {manifest.folder} and prepare the data again"
+            )
+    placed = {r.path: r.file for records in manifest.ranges.values() for r in records}
+    for name, expected in placed.items():
+        if problem := _problem(Path(name), expected, contents=contents):
+            raise UsageError(
+                f"{name} {problem}; it is read in place: put the file back, or prepare the data "
+                "again under what it holds now"
+            )
+
+
+def _problem(path: Path, expected: FileRecord, *, contents: bool) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    if (size := path.stat().st_size) != expected.size:
+        return f"has {size} bytes, not the {expected.size} that were written"
+    if contents and fingerprint(path) != expected:
+        return "holds other bytes than were written"
+    return None

@@ -1,66 +1,116 @@
 """Turning a corpus into shards, once, whoever asks and however often."""
 
+import errno
 import fcntl
-import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from hashlib import sha256
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
-import numpy as np
-
-from arch_search.data.corpora import Corpus, Document, find_corpus
-from arch_search.data.corpora.base import SPLITS, SplitName
+from arch_search.data.corpora import Corpus, TokenCorpus, find_corpus
+from arch_search.data.fingerprints import keep_fingerprints
+from arch_search.data.in_place import place, ranges_of
 from arch_search.data.manifest import (
     FORMAT,
-    DocumentRecord,
     Manifest,
-    SplitRecord,
     check_files,
-    file_record,
     read_manifest,
     write_manifest,
 )
-from arch_search.data.tokenizers import Tokenizer, find_tokenizer
+from arch_search.data.tokenizers import Recipe, Tokenizer, find_tokenizer
+from arch_search.data.writing import Report, no_report, write
 from arch_search.errors import UsageError
+from arch_search.files import sync_folder, write_atomic
+from arch_search.spec import content_hash
 
-TOKEN_LIMIT = 1 << 16  # shards hold uint16
+Spec = str | Mapping[str, Any]
 
 
-def prepare(corpus: str, tokenizer: str, root: Path) -> Manifest:
-    """Shards of a corpus under `root`/data, made now or found there and checked byte by byte.
+def prepare(
+    corpus: Spec,
+    tokenizer: Spec,
+    root: Path,
+    *,
+    workers: int = 0,
+    report: Report = no_report,
+) -> Manifest:
+    """Shards of a corpus under `root`/data, made now or found there and checked.
 
     Two processes may call this at once: one works, the other waits and finds the result. A folder
-    appears complete or not at all, and what a killed process left behind is cleared away.
+    appears complete or not at all. What a killed process left is gone on from, if it is of the
+    same text and tokenizer, and cleared away if not; the result is the same.
+
+    Args:
+        workers: threads that tokenise; 0: one for each CPU that this process may use.
+        report: called with what is done, now and then.
 
     Raises:
-        UsageError: an unknown name, a corpus that is not installed, shards that were damaged.
+        UsageError: an unknown name, text or tokens that are not there or are damaged, shards that
+            were changed, a full disk.
     """
-    source, encoder = find_corpus(corpus), find_tokenizer(tokenizer)
-    if encoder.vocabulary > TOKEN_LIMIT:
-        raise UsageError(
-            f"tokenizer {tokenizer!r} has {encoder.vocabulary} tokens; shards hold {TOKEN_LIMIT}"
-        )
     data = Path(root) / "data"
-    stem = f"{source.name}-{encoder.name}"
     data.mkdir(parents=True, exist_ok=True)
+    keep_fingerprints(data / ".fingerprints.json")
+    source, wanted = find_corpus(corpus), find_tokenizer(tokenizer)
+    stem = f"{source.name}-{wanted.name}"
+    revision = wanted.revision
+    if isinstance(wanted, Recipe):
+        revision = f"{revision}/{source.revision}"
     with _locked(data / f".{stem}.lock"):
-        found = _find(data, source, encoder)
+        found = _find(data, stem, source.revision, revision)
         if found is not None:
+            found = _where_they_are(found, source)
             check_files(found, contents=True)
             return found
+        partial = data / f".{stem}.partial-{content_hash([FORMAT, source.revision, revision])}"
         for leftover in data.glob(f".{stem}.partial-*"):
-            shutil.rmtree(leftover)
-        partial = Path(tempfile.mkdtemp(prefix=f".{stem}.partial-", dir=data))
-        try:
-            return _publish(_write(source, encoder, partial), partial, data)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            if leftover != partial:
+                shutil.rmtree(leftover)
+        partial.mkdir(exist_ok=True)
+        with _full_disk(data):
+            manifest = _make(source, wanted, revision, partial, workers or _cpus(), report)
+            _check_unchanged(corpus, source, partial)
+            return _publish(manifest, partial, data)
+
+
+def _make(
+    source: Corpus | TokenCorpus,
+    wanted: Tokenizer | Recipe,
+    revision: str,
+    partial: Path,
+    workers: int,
+    report: Report,
+) -> Manifest:
+    if isinstance(source, TokenCorpus):
+        if isinstance(wanted, Recipe):
+            raise UsageError(
+                f"{source.name} holds tokens that are made; give the tokenizer that made them, not "
+                f"{wanted.name}, which would be trained here"
+            )
+        return place(source, wanted, partial, report)
+    encoder = _trained(wanted, source, revision, partial) if isinstance(wanted, Recipe) else wanted
+    return write(source, encoder, partial, workers=workers, report=report)
+
+
+def _trained(recipe: Recipe, corpus: Corpus, revision: str, partial: Path) -> Tokenizer:
+    kept = partial / "tokenizer.json"
+    if not kept.is_file():
+        texts = (document.text for document in corpus.documents() if document.split == "train")
+        write_atomic(kept, recipe.train(texts, revision).source)
+    return recipe.read(kept.read_bytes(), revision)
+
+
+def _check_unchanged(spec: Spec, corpus: Corpus | TokenCorpus, partial: Path) -> None:
+    if find_corpus(spec).revision != corpus.revision:
+        shutil.rmtree(partial)
+        raise UsageError(f"the files of {corpus.name} changed while they were read; run it again")
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
@@ -71,69 +121,36 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _find(data: Path, corpus: Corpus, tokenizer: Tokenizer) -> Manifest | None:
-    wanted = (FORMAT, corpus.revision, tokenizer.revision)
-    for path in sorted(data.glob(f"{corpus.name}-{tokenizer.name}-*/manifest.json")):
+@contextmanager
+def _full_disk(data: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UsageError(
+            f"no space is left in {data}; free some and run this again, it goes on where it stood"
+        ) from None
+
+
+def _find(data: Path, stem: str, corpus_revision: str, revision: str) -> Manifest | None:
+    for path in sorted(data.glob(f"{stem}-*/manifest.json")):
         found = read_manifest(path.parent)
+        wanted = (FORMAT, corpus_revision, revision)
         if (found.format, found.corpus_revision, found.tokenizer_revision) == wanted:
             return found
     return None
 
 
-@dataclass(kw_only=True, slots=True)
-class _SplitWriter:
-    """Appends documents to the files of one split."""
-
-    tokens: BinaryIO
-    documents: BinaryIO
-    offsets: list[int] = field(default_factory=lambda: [0])
-    bytes: int = 0
-
-    def add(self, document: Document, tokenizer: Tokenizer) -> None:
-        tokens = tokenizer.encode(document.text)
-        record = DocumentRecord(
-            name=document.name,
-            stratum=document.stratum,
-            bytes=len(document.text),
-            tokens=len(tokens),
-            sha256=sha256(document.text).hexdigest(),
-        )
-        self.tokens.write(np.append(tokens, tokenizer.end_of_document).astype("<u2").tobytes())
-        self.documents.write(json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n")
-        self.offsets.append(self.offsets[-1] + len(tokens) + 1)
-        self.bytes += len(document.text)
-
-    def record(self) -> SplitRecord:
-        return SplitRecord(
-            documents=len(self.offsets) - 1, tokens=self.offsets[-1], bytes=self.bytes
-        )
-
-
-def _write(corpus: Corpus, tokenizer: Tokenizer, folder: Path) -> Manifest:
-    with ExitStack() as files:
-        writers: dict[SplitName, _SplitWriter] = {
-            split: _SplitWriter(
-                tokens=files.enter_context((folder / f"{split}.tokens").open("wb")),
-                documents=files.enter_context((folder / f"{split}.documents.jsonl").open("wb")),
-            )
-            for split in SPLITS
-        }
-        for document in corpus.documents():
-            writers[document.split].add(document, tokenizer)
-    for split, writer in writers.items():
-        np.array(writer.offsets, "<i8").tofile(folder / f"{split}.offsets")
-    return Manifest(
-        corpus=corpus.name,
-        corpus_revision=corpus.revision,
-        licence=corpus.licence,
-        citation=corpus.citation,
-        tokenizer=tokenizer.name,
-        tokenizer_revision=tokenizer.revision,
-        vocabulary=tokenizer.vocabulary,
-        end_of_document=tokenizer.end_of_document,
-        splits={split: writer.record() for split, writer in writers.items()},
-        files={path.name: file_record(path) for path in sorted(folder.iterdir())},
-    )
+def _where_they_are(found: Manifest, source: Corpus | TokenCorpus) -> Manifest:
+    """The manifest with its token files where they are now; the same files may have been moved."""
+    if not isinstance(source, TokenCorpus):
+        return found
+    moved = replace(found, ranges=ranges_of(source))
+    if moved != found and moved.hash == found.hash:
+        write_manifest(moved, found.folder)
+        return moved
+    return found
 
 
 def _publish(manifest: Manifest, partial: Path, data: Path) -> Manifest:
@@ -142,7 +159,7 @@ def _publish(manifest: Manifest, partial: Path, data: Path) -> Manifest:
     for path in partial.iterdir():
         with path.open("rb") as written:
             os.fsync(written.fileno())
-    partial.chmod(0o755)
     final = data / manifest.folder_name
     os.rename(partial, final)
+    sync_folder(data)
     return read_manifest(final)

@@ -39,6 +39,7 @@ class TrainingStream:
         self.windows_per_epoch = len(split.tokens) // sequence_length
         self._hash = split.manifest.hash  # costs more than a batch
         self._epoch = lru_cache(maxsize=4)(self._draw_epoch)
+        self._borders = lru_cache(maxsize=1)(self._find_borders)
 
     def _draw_epoch(self, epoch: int) -> tuple[int, Permutation]:
         key = (self._hash, self.split.name, self.seed, epoch)
@@ -61,6 +62,23 @@ class TrainingStream:
         """The tokens of a step, counted from 0: (batch, sequence_length + 1) int64."""
         places = self.starts(step)[:, None] + np.arange(self.sequence_length + 1)
         return self.split.tokens[places % len(self.split.tokens)].astype(np.int64)
+
+    def resets(self, step: int) -> np.ndarray:
+        """Where nothing before may be seen, for packing with state reset: (batch, T) bool.
+
+        That is at the end-of-document token that stands before a document, from which its first
+        token is predicted, as in evaluation; or at its first token if there is none before it.
+        """
+        places = self.starts(step)[:, None] + np.arange(self.sequence_length)
+        borders = self._borders()
+        found = np.searchsorted(borders, places := places % len(self.split.tokens))
+        return borders[np.minimum(found, len(borders) - 1)] == places
+
+    def _find_borders(self) -> np.ndarray:
+        begins = self.split.offsets[:-1]
+        before = (begins - 1) % len(self.split.tokens)
+        closed = self.split.tokens[before] == self.split.manifest.end_of_document
+        return np.unique(np.where(closed, before, begins))
 
 
 def first_difference(one: TrainingStream, other: TrainingStream, *, steps: int) -> int | None:

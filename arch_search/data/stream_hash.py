@@ -8,8 +8,8 @@ import numpy as np
 
 from arch_search.data.order import mix64
 from arch_search.data.shards import Split
+from arch_search.data.spellings import spellings_of
 from arch_search.data.stream import TrainingStream
-from arch_search.data.tokenizers import find_tokenizer
 
 _MASK = (1 << 64) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: spreads neighbouring places
@@ -77,14 +77,23 @@ class _BytePlaces:
 
     def __init__(self, split: Split) -> None:
         self.split = split
-        spellings = find_tokenizer(split.manifest.tokenizer).spellings
+        spellings = spellings_of(split.manifest)
         self.lengths = np.array([len(spelling) for spelling in spellings])
         self.first = np.cumsum(self.lengths) - self.lengths
         self.letters = np.frombuffer(b"".join(spellings), np.uint8)
-        self.document_keys = np.array([int(r.sha256[:16], 16) for r in split.records], np.uint64)
-        self.document_bytes = np.cumsum([0] + [record.bytes for record in split.records])
-        pieces = (split.tokens[i : i + _STRIDE] for i in range(0, len(split.tokens), _STRIDE))
-        self.index = np.cumsum([0] + [self.lengths[piece].sum() for piece in pieces])
+        known = ((int(r.sha256[:16], 16), r.bytes) for r in split.records)
+        documents = np.fromiter(known, np.dtype((np.uint64, 2)), count=len(split.records))
+        self.document_keys = documents[:, 0].copy()
+        self.document_bytes = np.concatenate([[0], documents[:, 1].astype(np.int64).cumsum()])
+        self.index = self._index()
+
+    def _index(self) -> np.ndarray:
+        """How many bytes stand before each `_STRIDE`-th token, and before the end."""
+        sums = [np.zeros(1, np.int64)]
+        for start in range(0, len(self.split.tokens), _STRIDE * _STRIDE):
+            lengths = self.lengths[self.split.tokens[start : start + _STRIDE * _STRIDE]]
+            sums.append(np.add.reduceat(lengths, np.arange(0, len(lengths), _STRIDE)))
+        return np.concatenate(sums).cumsum()
 
     def _bytes_before(self, position: int) -> int:
         whole = position // _STRIDE

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arch_search.data import Split, find_tokenizer
+from arch_search.data import Split, spellings_of
 from arch_search.devices import autocast
 from arch_search.model import IGNORED, LanguageModel, next_token_loss
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
@@ -71,8 +71,7 @@ def _document(split: Split, index: int, limit: int | None) -> np.ndarray:
 
 def _token_bytes(split: Split) -> np.ndarray:
     """How many UTF-8 bytes each token of the vocabulary spells."""
-    spellings = find_tokenizer(split.manifest.tokenizer).spellings
-    return np.array([len(spelling) for spelling in spellings])
+    return np.array([len(spelling) for spelling in spellings_of(split.manifest)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -79,7 +79,7 @@ def test_unknown_names_give_the_nearest():
         find_corpus("stou")
     with pytest.raises(UsageError, match=r"unknown tokenizer 'byte'; .* Did you mean 'bytes'\?"):
         find_tokenizer("byte")
-    with pytest.raises(UsageError, match=r"registered: bytes\.$"):
+    with pytest.raises(UsageError, match=r"registered: bytes, cl100k\.$"):
         find_tokenizer("zzz")
 
 

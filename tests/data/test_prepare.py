@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_two_processes_may_prepare_at_once(tmp_path, manifest):
     assert folders == [manifest.folder_name]
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path, manifest):
+def test_what_was_left_of_another_text_is_cleared_away(tmp_path, manifest):
     leftover = tmp_path / "data" / ".sotu-bytes.partial-killed"
     leftover.mkdir(parents=True)
     (leftover / "train.tokens").write_bytes(b"half of it")
@@ -90,20 +91,22 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path, manifest):
     assert not leftover.exists()
 
 
-def test_an_interrupted_preparation_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupted_preparation_leaves_no_shards_and_does_not_harm_the_next(
+    tmp_path, monkeypatch, manifest
+):
     def fail_midway():
         yield from list(find_documents())[:20]
-        raise OSError("disk full")
+        raise OSError("cannot read")
 
     corpus = find_corpus("sotu")
     find_documents = corpus.documents
-    broken = type(corpus)(
-        **{name: getattr(corpus, name) for name in corpus.__slots__} | {"documents": fail_midway}
-    )
-    monkeypatch.setattr("arch_search.data.corpora.sotu.SOTU", broken)
-    with pytest.raises(OSError, match="disk full"):
-        prepare("sotu", "bytes", tmp_path)
-    assert [path for path in (tmp_path / "data").iterdir() if path.is_dir()] == []
+    broken = replace(corpus, documents=fail_midway)
+    with monkeypatch.context() as patch:
+        patch.setattr("arch_search.data.corpora.sotu.SOTU", broken)
+        with pytest.raises(OSError, match="cannot read"):
+            prepare("sotu", "bytes", tmp_path)
+    assert list((tmp_path / "data").glob("[!.]*")) == []
+    assert prepare("sotu", "bytes", tmp_path).hash == manifest.hash
 
 
 def _truncate(path):

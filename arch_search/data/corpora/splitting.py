@@ -52,3 +52,16 @@ def split_by_document(
             raise ValueError(f"{len(long)} documents of {long_size} bytes: too few to hold out")
         splits.update(dict.fromkeys(available[: max(missing, 0)], split))
     return splits
+
+
+def held_out(index: int, key: str) -> SplitName:
+    """The split of the document at `index` of a corpus that is read once, front to back.
+
+    Of every twenty documents one goes to val and one to test, at places drawn anew each time: the
+    shares are exact along the whole corpus, and nothing has to be known of what is still to come.
+    """
+    block, place = divmod(index, ONE_IN)
+    digest = sha256(f"held out/{key}/{block}".encode()).digest()
+    val = digest[0] % ONE_IN
+    test = (val + 1 + digest[1] % (ONE_IN - 1)) % ONE_IN
+    return "val" if place == val else "test" if place == test else "train"

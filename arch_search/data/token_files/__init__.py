@@ -1,0 +1,1 @@
+"""Token files that people have already, read where they lie."""
