@@ -32,6 +32,7 @@ from arch_search.spec import (
     ResourceSpec,
     ScheduleSpec,
 )
+from arch_search.sweep_spec import SweepSpec
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -198,7 +199,7 @@ class TrackingFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExperimentFile:
-    """One ablation."""
+    """One ablation, or one sweep."""
 
     name: str
     question: str = ""
@@ -215,6 +216,7 @@ class ExperimentFile:
     stopping_rule: str = "all planned seeds are run, then analysed once"
     report_residue: tuple[Literal["parameters", "state", "flops", "seconds"], ...] = ()
     tune: TuneFile | None = None
+    sweep: SweepSpec | None = None
     evaluate: tuple[str | dict[str, dict[str, Any]], ...] = ("perplexity",)
     log: LogSpec = field(default_factory=LogSpec)
     resources: ResourceSpec = field(default_factory=ResourceSpec)

@@ -19,6 +19,8 @@ from pydantic import (
     TypeAdapter,
 )
 
+from arch_search.sweep_spec import SweepSpec
+
 UnitShare = Annotated[float, Field(ge=0, le=1)]
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -123,6 +125,7 @@ class LogSpec:
     validate_every: PositiveInt = 100
     validation_tokens: PositiveInt = 16_384
     keep_checkpoints: PositiveInt = 2
+    keep_trunk: bool = False  # where a schedule begins to decay, for runs that go on from there
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,6 +306,7 @@ class Plan:
     resolution: tuple[ResolutionSpec, ...] = ()
     tuned: tuple[TuneSpec, ...] = ()
     stopping_rule: str = ""
+    sweep: SweepSpec | None = None  # its arms and runs come while it runs
 
 
 _SPECS = (
