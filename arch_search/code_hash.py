@@ -14,9 +14,23 @@ from pathlib import Path
 OURS = ("arch_search", "blocks", "kernels")
 TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch_search.data")
 # Imported by training, but of no effect on weights: how runs are stored, timed and evaluated.
+# How data are prepared is known by the manifest's hash, which is in the specification.
 WITHOUT_EFFECT = tuple(
     f"arch_search.{name}"
-    for name in ("attempt", "errors", "files", "journal", "lease", "metrics", "storage", "tasks")
+    for name in (
+        *(
+            "attempt",
+            "errors",
+            "files",
+            "journal",
+            "lease",
+            "metrics",
+            "storage",
+            "sweep_spec",
+            "tasks",
+        ),
+        *("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place"),
+    )
 )
 
 

@@ -1,7 +1,9 @@
 """One training run: build, loop, finish. The same function for every arm of every experiment."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from arch_search.optim import (
 from arch_search.spec import LogSpec, ResourceSpec, RunSpec
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.language import subset_bits_per_byte
+from arch_search.trunk import Trunk
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Progress:
     stream: dict[str, Any] = field(default_factory=dict)
     branch_scales: dict[str, float] = field(default_factory=dict)
     starts: dict[str, str] = field(default_factory=dict)  # a hash of each parameter's first value
+    forked: int = 0  # steps taken over from a shorter run of the same trunk
     micro_batch: int = 0  # sequences in one forward pass; 0: the whole batch
     halved_at: list[int] = field(default_factory=list)  # steps at which memory did not suffice
 
@@ -122,8 +126,13 @@ def train(
     model = build_model(spec.model, seed=spec.init_seed, device=device)
     optimiser = make_optimiser(model, model.declared_parameters(), spec.train.optimiser)
     progress = Progress()
+    trunk = Trunk(attempt.run.path.parents[1], spec) if log.keep_trunk else None
     if (found := attempt.latest_checkpoint()) is not None:
         progress = Progress(**load_checkpoint(found[1], model, optimiser))
+    elif trunk is not None and (found := trunk.latest()) is not None:
+        progress = Progress(**load_checkpoint(found[1], model, optimiser))
+        progress.forked = progress.step
+        attempt.event(f"went on from step {progress.step} of a shorter run's trunk")
     else:
         progress.starts = parameter_hashes(model)
         progress.branch_scales = branch_scales(model, _tokens(stream.batch(0), device)[:, :-1])
@@ -135,13 +144,11 @@ def train(
     window.restore(progress.unlogged)
     tokens_per_step = spec.data.batch * spec.data.sequence_length
 
-    def save() -> None:
+    def save(keep: Callable[[int, Callable[[Path], None]], None] = attempt.checkpoint) -> None:
         progress.seconds, progress.stream = watch.read(), seen.state()
         progress.unlogged = window.unlogged()
         progress.peak_memory_gib = memory.gib()
-        attempt.checkpoint(
-            progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress)
-        )
+        keep(progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress))
 
     def halve(size: int) -> None:
         before, at = progress.micro_batch or spec.data.batch, progress.step + 1
@@ -158,8 +165,9 @@ def train(
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         tokens = _tokens(batch, device)
+        resets = torch.from_numpy(stream.resets(step)).to(device) if spec.data.reset else None
         loss = accumulate_within_memory(
-            model, tokens, progress.micro_batch, spec.train.precision, halved=halve
+            model, tokens, progress.micro_batch, spec.train.precision, resets, halved=halve
         )
         norm = clip_gradients(model, spec.train.optimiser.gradient_clip)
         optimiser.step()
@@ -185,6 +193,8 @@ def train(
             due = done % log.checkpoint_every == 0 or last
             if due:
                 save()
+            if trunk is not None and done == trunk.end:
+                save(trunk.keep)
             try:
                 attempt.check()
             except Stopped:
@@ -210,6 +220,7 @@ def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]
     return {
         "steps": spec.steps,
         "tokens": tokens,
+        "forked_at": progress.forked,
         "stream": {"tokens": hashes["tokens"], "text": hashes["text"]},
         "branch_scales": progress.branch_scales,
         "starts": progress.starts,
