@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from arch_search.confounds.aliasing import aliased_factors, bundled_levels
+from arch_search.confounds.branches import unequal_branches
 from arch_search.confounds.derived import ArmFacts, derive
 from arch_search.confounds.layouts import aliased_layouts, places
 from arch_search.confounds.settings import unequal_options, unequal_settings
@@ -36,6 +37,7 @@ def find_confounds(
         *unequal_states(file, facts),
         *unequal_decay(facts),
         *unequal_starts(facts),
+        *unequal_branches(facts),
         *places(arms),
         *standing_limits(file, facts, seeds=seeds, tuned=tuned),
     ]
