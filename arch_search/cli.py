@@ -43,7 +43,11 @@ def make_app(words: Collection[str] = ()) -> typer.Typer:
     others = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     every = [*ours, *others]
     for entry in [entry for entry in every if entry.name in words] or every:
-        app.command(entry.name)(entry.load())
+        command = entry.load()
+        if isinstance(command, typer.Typer):  # a group, as in `data list`
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
     return app
 
 

@@ -88,13 +88,17 @@ class ModelFile:
 class DataFile:
     """The corpus and how it is cut.
 
+    corpus: a name, or a mapping such as {folder: texts}; `arch-search data list` says which.
+    tokenizer: a name, {bpe: 4096} to train one on the corpus, or {file: tokenizer.json}.
+    reset: whether a document in a row sees nothing of the documents before it.
     vocabulary: given for a corpus that is not to be had here, so that it can be planned with.
     """
 
-    corpus: str
-    tokenizer: str = "bytes"
+    corpus: str | dict[str, Any]
+    tokenizer: str | dict[str, Any] = "bytes"
     sequence_length: Count
     batch: Count
+    reset: bool = False
     vocabulary: Count | None = None
 
 

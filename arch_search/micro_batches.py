@@ -17,21 +17,29 @@ CPU_SAYS = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Canno
 
 
 def accumulate_gradients(
-    model: LanguageModel, tokens: Tensor, micro_batch: int, precision: str
+    model: LanguageModel,
+    tokens: Tensor,
+    micro_batch: int,
+    precision: str,
+    resets: Tensor | None = None,
 ) -> Tensor:
     """Gradients of the mean loss over a global batch, added up over its pieces.
 
     Args:
         tokens: (B, T + 1) int64; the global batch, whatever the pieces.
         micro_batch: sequences in one piece; 0 takes all at once.
+        resets: (B, T) bool, where nothing before is seen; None: rows are seen whole.
     Returns:
         The mean loss in nats a token, a detached scalar on the device, without what routers add.
     """
     targets_in_all = tokens[:, 1:].numel()
     total = torch.zeros((), device=tokens.device)
-    for piece in tokens.split(micro_batch or len(tokens)):
+    size = micro_batch or len(tokens)
+    for start in range(0, len(tokens), size):
+        piece = tokens[start : start + size]
+        reset = None if resets is None else resets[start : start + size]
         with autocast(tokens.device, precision):
-            logits, _ = model(piece[:, :-1])
+            logits, _ = model(piece[:, :-1], reset=reset)
         loss = next_token_loss(logits, piece[:, 1:]) / targets_in_all
         routing = model.router_loss()
         (loss if routing is None else loss + routing * len(piece) / len(tokens)).backward()
@@ -44,6 +52,7 @@ def accumulate_within_memory(
     tokens: Tensor,
     micro_batch: int,
     precision: str,
+    resets: Tensor | None = None,
     *,
     halved: Callable[[int], None],
 ) -> Tensor:
@@ -57,7 +66,7 @@ def accumulate_within_memory(
     size = micro_batch or len(tokens)
     while True:
         try:
-            return accumulate_gradients(model, tokens, size, precision)
+            return accumulate_gradients(model, tokens, size, precision, resets)
         except (RuntimeError, MemoryError) as error:
             if size == 1 or not is_out_of_memory(error):
                 raise

@@ -12,11 +12,10 @@ from arch_search.experiment import ExperimentFile, nearest, validate
 from arch_search.hold import check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
-from arch_search.planned_data import PlannedData, check_data, find_data
+from arch_search.planned_data import PlannedData, check_data, data_spec, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
 from arch_search.spec import (
     ArmSpec,
-    DataSpec,
     EvaluationSpec,
     ModelSpec,
     TrainSpec,
@@ -46,7 +45,7 @@ def resolve_arms(
         solve=lambda block, quantity, knob, target: solve_state(base, block, knob, target),
         interactions=declared_interactions(file.contrasts),
     )
-    known: dict[tuple[str, str], PlannedData] = {}
+    known: dict[str, PlannedData] = {}
     arms: list[ArmSpec] = []
     notes: list[str] = []
     by_content: dict[str, int] = {}
@@ -133,13 +132,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
         tie_embeddings=file.model.tie_embeddings,
         norm_eps=file.model.norm_eps,
     )
-    data = DataSpec(
-        corpus=file.data.corpus,
-        tokenizer=file.data.tokenizer,
-        sequence_length=file.data.sequence_length,
-        batch=file.data.batch,
-        manifest=found.manifest.hash if found.manifest else "",
-    )
+    data = data_spec(file.data, found)
     return ArmSpec(
         name=arm.name,
         factors=arm.factors | (_declared_levels(file) if arm.changes else {}),

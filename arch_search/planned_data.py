@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from arch_search.data import Manifest, TrainingStream, open_split, prepare
 from arch_search.data.corpora import CORPORA
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile
-from arch_search.spec import DataSpec, EvaluationSpec, Plan
+from arch_search.spec import DataSpec, EvaluationSpec, Plan, content_hash
 from arch_search.tasks.registry import read_options, task
 
 
@@ -16,6 +17,8 @@ from arch_search.tasks.registry import read_options, task
 class PlannedData:
     """What planning needs of a corpus. Without a manifest nothing can be trained on it here."""
 
+    corpus: str
+    tokenizer: str
     vocabulary: int
     manifest: Manifest | None = None
 
@@ -25,32 +28,55 @@ class PlannedData:
         return self.manifest.splits["train"].tokens if self.manifest else None
 
 
-def find_data(file: DataFile, known: dict[tuple[str, str], PlannedData], root: Path) -> PlannedData:
+def find_data(file: DataFile, known: dict[str, PlannedData], root: Path) -> PlannedData:
     """Prepare the corpus, or take the file's word for one that is not to be had here.
 
     Raises:
         UsageError: an unknown corpus without its vocabulary, or a vocabulary beside a known one.
     """
-    key = (file.corpus, file.tokenizer)
+    key = content_hash([file.corpus, file.tokenizer, file.vocabulary])
     if key not in known:
         known[key] = _find(file, root)
     return known[key]
 
 
 def _find(file: DataFile, root: Path) -> PlannedData:
+    corpus, tokenizer = _name(file.corpus), _name(file.tokenizer)
     if file.vocabulary is not None:
-        if file.corpus in CORPORA:
+        if corpus in CORPORA:
             raise UsageError(
-                f"data.vocabulary is for a corpus that is not to be had here; {file.corpus} is "
+                f"data.vocabulary is for a corpus that is not to be had here; {corpus} is "
                 "registered, and its tokenizer gives the vocabulary"
             )
-        return PlannedData(vocabulary=file.vocabulary)
+        return PlannedData(corpus=corpus, tokenizer=tokenizer, vocabulary=file.vocabulary)
     try:
         manifest = prepare(file.corpus, file.tokenizer, root)
     except ValueError as error:
-        hint = "; to plan without it, give data.vocabulary" if file.corpus not in CORPORA else ""
+        hint = "; to plan without it, give data.vocabulary" if corpus not in CORPORA else ""
         raise UsageError(f"data: {error}{hint}") from None
-    return PlannedData(vocabulary=manifest.vocabulary, manifest=manifest)
+    return PlannedData(
+        corpus=manifest.corpus,
+        tokenizer=manifest.tokenizer,
+        vocabulary=manifest.vocabulary,
+        manifest=manifest,
+    )
+
+
+def _name(spec: str | dict[str, Any]) -> str:
+    """What to call a corpus or tokenizer that may not be here."""
+    return spec if isinstance(spec, str) else str(spec.get("name") or next(iter(spec), ""))
+
+
+def data_spec(file: DataFile, found: PlannedData) -> DataSpec:
+    """What a run sees: by the manifest's hash, wherever its files lie."""
+    return DataSpec(
+        corpus=found.corpus,
+        tokenizer=found.tokenizer,
+        sequence_length=file.sequence_length,
+        batch=file.batch,
+        manifest=found.manifest.hash if found.manifest else "",
+        reset=file.reset,
+    )
 
 
 def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[EvaluationSpec]) -> None:
@@ -74,6 +100,6 @@ def require_data(plan: Plan) -> None:
     missing = sorted({arm.data.corpus for arm in plan.arms if not arm.data.manifest})
     if missing:
         raise UsageError(
-            f"{plan.name} cannot run here: {', '.join(missing)} is not prepared; register the "
-            "corpus (arch_search/data/corpora) and leave data.vocabulary out"
+            f"{plan.name} cannot run here: {', '.join(missing)} is not prepared; say where the "
+            "corpus is (arch-search data list shows how) and leave data.vocabulary out"
         )

@@ -75,13 +75,17 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSpec:
-    """Which tokens a run sees. `manifest` is the hash of the prepared shards' manifest."""
+    """Which tokens a run sees. `manifest` is the hash of the prepared shards' manifest.
+
+    `reset`: documents are packed, but none sees what stands before it in its row.
+    """
 
     corpus: str
     tokenizer: str
     sequence_length: int
     batch: int  # sequences in one optimiser step, over all devices and micro-batches
     manifest: str = ""
+    reset: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 COMMANDS = {
     "blocks": "arch_search.commands.blocks:blocks",
+    "data": "arch_search.commands.data:data",
     "plan": "arch_search.commands.plan:plan",
     "submit": "arch_search.commands.submit:submit",
     "status": "arch_search.commands.control:status",

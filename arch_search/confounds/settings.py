@@ -12,6 +12,7 @@ WORDS = {
     "data.batch": "batch (sequences a step)",
     "data.corpus": "corpus",
     "data.manifest": "prepared data (hash)",
+    "data.reset": "state reset between documents",
     "data.sequence_length": "sequence length",
     "data.tokenizer": "tokenizer",
     "epochs": "passes over the corpus",
