@@ -43,7 +43,8 @@ def check_holds(holds: Sequence[HoldFile], varied: Sequence[str]) -> None:
             raise UsageError(f"hold: each hold names one quantity ({known}) and one knob 'by'")
         if knobs.count(hold.by) > 1:
             raise UsageError(f"hold: the knob {hold.by} cannot keep two quantities at once")
-        if hold.by.rpartition(".")[2] in varied and hold.by.startswith("replaced."):
+        knob = hold.by.removeprefix("replaced.")
+        if any(knob == name or name.endswith(f".{knob}") for name in varied):
             raise UsageError(f"hold.by: {hold.by} is what the arms vary; turn another knob")
 
 

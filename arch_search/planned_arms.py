@@ -9,7 +9,7 @@ from arch_search.contrasts import declared_interactions
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, nearest, validate
-from arch_search.hold import check_holds, hold_model
+from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
 from arch_search.planned_data import PlannedData, check_data, data_spec, find_data
@@ -50,7 +50,7 @@ def resolve_arms(
     notes: list[str] = []
     by_content: dict[str, int] = {}
     target: ModelCounts | None = None
-    check_holds(file.hold, list(file.arms.vary))
+    check_holds(file.hold, [*file.arms.vary, *file.arms.factors])
     for arm in made:
         changed = _with_changes(file, mapping, arm, where) if arm.changes else file
         found = find_data(changed.data, known, root.path)
@@ -58,8 +58,10 @@ def resolve_arms(
         check_data(resolved.data, found, evaluations)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
-        elif file.hold and not arm.changes:
-            resolved = _hold(resolved, arm, file, target)
+        else:
+            resolved = _with_replaced(resolved, arms[0])
+            if file.hold and not _is_held(resolved, file, target):
+                resolved = _hold(resolved, file, target)
         derived = derived_counts(resolved, found.training_tokens)
         resolved = replace(resolved, counts=resolved.counts | derived)
         content = content_hash(
@@ -95,12 +97,40 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _hold(arm: ArmSpec, made: Arm, file: ExperimentFile, target: ModelCounts) -> ArmSpec:
+def _with_replaced(arm: ArmSpec, base: ArmSpec) -> ArmSpec:
+    """A written-out arm with the layers whose mixer is not the base's; all, if depths differ."""
+    if "arm" not in arm.factors:
+        return arm
+    layers, before = arm.model.layers, base.model.layers
+    if len(layers) != len(before):
+        return replace(arm, replaced=tuple(range(len(layers))))
+    mixers = [(layer.kind, layer.options) for layer in layers]
+    theirs = [(layer.kind, layer.options) for layer in before]
+    differ = [i for i, mixer in enumerate(mixers) if mixer != theirs[i]]
+    return replace(arm, replaced=tuple(differ))
+
+
+def _is_held(arm: ArmSpec, file: ExperimentFile, target: ModelCounts) -> bool:
+    """Whether a written-out arm needs no knob turned, or has no layer that one could turn."""
+    if "arm" not in arm.factors:
+        return False
+    needs_layers = any(hold.by.startswith("replaced.") for hold in file.hold)
+    counts = count_model(arm.model, arm.data.sequence_length)
+    off = [
+        abs(getattr(counts, QUANTITIES[name]) / getattr(target, QUANTITIES[name]) - 1) > allowed
+        for hold in file.hold
+        for name in QUANTITIES
+        if (allowed := getattr(hold, name)) is not None
+    ]
+    return not any(off) or (needs_layers and not arm.replaced)
+
+
+def _hold(arm: ArmSpec, file: ExperimentFile, target: ModelCounts) -> ArmSpec:
     length = arm.data.sequence_length
     try:
         held = hold_model(
             arm.model,
-            made.replaced,
+            arm.replaced,
             file.hold,
             target,
             length,

@@ -105,9 +105,9 @@ def settings_of(arm: ArmSpec) -> dict[str, Any]:
     for part in ("optimiser", "schedule"):
         flat |= {f"train.{part}.{name}": value for name, value in train.pop(part).items()}
     flat |= {f"train.{name}": value for name, value in train.items()}
-    kept = [
-        layer.mlp_width for i, layer in enumerate(arm.model.layers) if i not in arm.replaced
-    ] or [layer.mlp_width for layer in arm.model.layers]
+    kept = [layer.mlp_width for i, layer in enumerate(arm.model.layers) if i not in arm.replaced]
+    if not kept and "replaced.mlp.width" not in arm.held:
+        kept = [layer.mlp_width for layer in arm.model.layers]
     flat |= {
         "model.width": arm.model.width,
         "model.depth": len(arm.model.layers),
@@ -117,7 +117,7 @@ def settings_of(arm: ArmSpec) -> dict[str, Any]:
     }
     experts = {str(asdict(layer.experts)) for layer in arm.model.layers if layer.experts}
     flat["model.mlp.experts"] = listed(sorted(experts)) if experts else "none"
-    if "mlp.width" not in arm.held:
+    if kept and "mlp.width" not in arm.held:
         flat["model.mlp.width"] = listed(map(str, sorted(set(kept))))
     flat |= {name: arm.counts[name] for name in ("epochs", "steps") if name in arm.counts}
     return flat
