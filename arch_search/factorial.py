@@ -43,7 +43,7 @@ class FactorTest:
 
 
 def factor_tests(arms: Sequence[ArmSpec], fit: Fit) -> tuple[FactorTest, ...]:
-    """Tests of each factor and each pair of factors that these arms can tell; none without noise."""
+    """Tests of each factor and each pair of factors that these arms can tell."""
     cells, of_arm = crossed_cells(arms, fit)
     factors = shared_factors(cells)
     if fit.df < 1 or not fit.residual_sd or not factors:

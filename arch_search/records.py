@@ -123,6 +123,15 @@ def curves(experiment: Experiment) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["arm", "seed", "step", "tokens", "metric", "value"])
 
 
+def curve_metric(curves: pd.DataFrame) -> str:
+    """Validation if it was logged often enough to draw a curve, else the training loss."""
+    steps = curves.groupby("metric")["step"].nunique()
+    for metric in ("val/bits_per_byte", "val/subset_bits_per_byte"):
+        if int(steps.get(metric, 0) or 0) >= 3:
+            return metric
+    return "train/loss"
+
+
 def table(experiment: Experiment, name: str) -> pd.DataFrame:
     """An evaluation's table over all runs, with the columns task, arm and seed before its own."""
     frames = [

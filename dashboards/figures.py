@@ -7,7 +7,7 @@ import vl_convert
 
 from arch_search.compare import Comparison
 from arch_search.metric_names import label
-from arch_search.records import Experiment
+from arch_search.records import Experiment, curve_metric
 from dashboards.palette import INK, MUTED, SHADE, arm_colours, chart_style, mixer_colours
 
 WIDTH = 1_000
@@ -152,15 +152,6 @@ def arm_order(experiment: Experiment) -> list[str]:
     """The baseline, then the arms as planned."""
     baseline = experiment.baseline.name
     return [baseline, *(arm.name for arm in experiment.plan.arms if arm.name != baseline)]
-
-
-def curve_metric(curves: pd.DataFrame) -> str:
-    """Validation if it was logged often enough to draw a curve, else the training loss."""
-    steps = curves.groupby("metric")["step"].nunique()
-    for metric in ("val/bits_per_byte", "val/subset_bits_per_byte"):
-        if int(steps.get(metric, 0) or 0) >= 3:
-            return metric
-    return "train/loss"
 
 
 def paired_differences(

@@ -90,9 +90,12 @@ def _logistic(
     arms = [arm for arm in others if not _extreme(*counts[arm])]
     if not arms:
         return {}
-    answers = np.array([[s, n - s] for s, n in (counts[arm] for arm in (baseline, *arms))])
-    design = sm.add_constant(np.eye(len(arms) + 1)[:, 1:])
-    fit = sm.GLM(answers, design, family=sm.families.Binomial()).fit()
+    compared = [baseline, *arms]
+    answers = np.concatenate([np.arange(counts[a][1]) < counts[a][0] for a in compared])
+    of_arm = np.repeat(np.arange(len(compared)), [counts[a][1] for a in compared])
+    design = (of_arm[:, None] == np.arange(len(compared))).astype(float)
+    design[:, 0] = 1.0  # the baseline's log odds
+    fit = sm.Logit(answers.astype(float), design).fit(disp=False)
     ratios = np.exp(np.column_stack([fit.params, fit.conf_int(1 - level)]))
     return {
         arm: (float(row[0]), float(row[1]), float(row[2]))
