@@ -1,6 +1,7 @@
 import pytest
 
 from arch_search.errors import UsageError
+from arch_search.planning import make_plan
 
 from .conftest import plan_for
 
@@ -68,3 +69,26 @@ def test_two_quantities_by_two_knobs_are_held_together(root):
 def test_what_cannot_be_held_is_said(root, overrides, says):
     with pytest.raises(UsageError, match=says):
         plan_for(root, *overrides)
+
+
+def test_written_out_arms_are_held_where_they_differ_from_the_baseline(tmp_path, root):
+    path = tmp_path / "written.yaml"
+    path.write_text(
+        """
+name: written
+model: {pattern: "gdn*2 attn", width: 64, mlp: {width: 128}}
+data: {corpus: sotu, sequence_length: 64, batch: 4}
+train: {tokens: 6400}
+baseline: {}
+arms: {explicit: {one: {model: {pattern: "gdn gru attn"}}, same: {train: {tokens: 12800}}}}
+hold: {parameters: 0.5%, by: replaced.mlp.width}
+seeds: 2
+"""
+    )
+    base, one, same = make_plan(path, root).arms
+    assert abs(one.counts["parameters"] / base.counts["parameters"] - 1) <= 0.005
+    widths = [layer.mlp_width for layer in one.model.layers]
+    assert widths[0] == widths[2] == 128
+    assert widths[1] == one.held["replaced.mlp.width"] < 128
+    assert same.held == {}
+    assert same.model == base.model
