@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.m2rnn.gluon_backward import fast_backward
 from kernels.m2rnn.gluon_forward import fast_forward
-from kernels.m2rnn.partial_sums import sum_parts
+from kernels.m2rnn.partial_sums import sum_gradients, sum_tiles
 
 BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
 PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
@@ -87,6 +87,7 @@ def run_forward(
         end = min(first + segment, T)
         if how.tiles > 1:
             if parts is None or parts.shape[2] != end - first:
+                parts = None  # before more is taken
                 parts = last.new_empty(how.tiles, B, end - first, N, V)
             target = parts
         else:
@@ -99,8 +100,8 @@ def run_forward(
                 K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
                 RESET=keep is not None, SAVE=save, num_warps=1,
             )  # fmt: skip
-        if parts is not None:
-            sum_parts(parts, output, first)
+            if parts is not None:
+                sum_tiles(parts, output, first)
     return output, last, borders
 
 
@@ -126,8 +127,9 @@ def run_backward(
         end = min(first + how.segment, T)
         S = end - first
         if not parts or parts[2].shape[2] != S:
+            parts.clear()  # before more is taken
             parts = [carry.new_empty(B, N, S, K), carry.new_empty(B, N, S, K)]
-            parts += [carry.new_empty(how.tiles, B, S, N, x) for x in (V, 1)]
+            parts += [carry.new_empty(how.tiles, B, S, N, *x) for x in ((V,), ())]
         with torch.cuda.device_of(query):
             fast_backward[(N, B, how.tiles)](
                 query, key, value, forget, carry if weight is None else weight,
@@ -137,10 +139,7 @@ def run_backward(
                 RESET=keep is not None, CLIP=clip, INTERLEAVE=how.rows * V == 256, num_warps=1,
                 maxnreg=168 if how.rows == 32 else 255,  # 168: a third warp on each scheduler
             )  # fmt: skip
-        for part, out in zip(parts[:2], (dq, dk), strict=True):
-            sum_parts(part.transpose(1, 2)[None], out, first)
-        sum_parts(parts[2], dv, first)
-        sum_parts(parts[3], df[..., None], first)
+            sum_gradients(parts, [dq, dk, dv, df], first)
     d_weight = carry.new_empty(0)
     if weight is not None:
         d_weight = dw.sum((0, 1)).unflatten(0, (weight.shape[0], -1)).sum(1)

@@ -17,6 +17,7 @@ from kernels.m2rnn.gluon_forward import load_mixing, mix
 from kernels.m2rnn.gluon_operands import (
     clamp_one,
     column_steps,
+    fetch_rows,
     lane_sums,
     nonlinearity,
     number_at,
@@ -103,7 +104,7 @@ def rebuild_step(
 
 @gluon.jit
 def sweep_step(
-    c, after, sums, dw, slot, gate_sums, block, swept, mixing, transposed, j,
+    c, after, sums, dw, slot, gate_sum, block, swept, mixing, transposed, j,
     R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
     RESET: gl.constexpr, CLIP: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
@@ -127,17 +128,18 @@ def sweep_step(
     grad = c + mma_v2(q, pick(dy, row - j), zero)
     if CLIP == "sum":
         grad = clamp_one(grad)
-    gate_sums.slice(j, 1, 0).store(lane_sums(grad * (h - z), R, V))
+    gate_sum.store(lane_sums(grad * (h - z), R, V))
     d = slope(z, 1 - gate, PHI) * grad
     c = gate * grad
     rounded = d.to(gl.bfloat16)
     d_left = gl.convert_layout(rounded, LEFT)
-    if WEIGHT == "dense":
-        c = mma_v2(d_left, transposed, c)
-    elif WEIGHT == "diagonal":
-        c += d * mixing[0]
-    else:
+    # D Wᵀ with the diagonal in float32: near W = I, c is a sum over all later steps
+    if WEIGHT == "identity":
         c += d
+    else:
+        c += d * mixing[0]
+        if WEIGHT == "dense":
+            c = mma_v2(d_left, transposed, c)
     if RESET:
         c = c * number_at(block[3], j, R, MMA)
     dk = mma_v2(d_left, pick(v_columns, column - j), dk)
@@ -162,19 +164,21 @@ def store_sums(
     K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Writes a block's dq, dk, dv and df; `at` is its first step in the segment."""
-    FOLD: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [1, 1], [1, 0])
+    FOLD: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [1, 1], [1, 0])
     d_query, d_key, d_value, d_forget = outputs
     column = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
     r = gl.arange(0, R, layout=gl.SliceLayout(1, MMA))[:, None]
     v = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
-    fold = gl.arange(0, 8, layout=gl.SliceLayout(1, FOLD))
+    fold = gl.arange(0, 4, layout=gl.SliceLayout(1, FOLD))
     at = at.to(gl.int64)
     in_time = (column < steps) & (r < rows)
     gl.store(d_query + (at + column) * K + r, sums[0], mask=in_time)
     gl.store(d_key + (at + column) * K + r, sums[1], mask=in_time)
     gl.store(d_value + (at + column) * N * V + v, sums[2], mask=(column < steps) & (v < V))
-    df = gl.sum(gate_sums.load(FOLD), axis=1)
-    gl.store(d_forget + (at + fold) * N, df, mask=fold < steps)
+    for part in gl.static_range(2):
+        df = gl.sum(gate_sums.index(part).load(FOLD), axis=1)
+        step = part * 4 + fold
+        gl.store(d_forget + (at + step) * N, df, mask=step < steps)
 
 
 @gluon.jit
@@ -195,6 +199,14 @@ def sweep_beside(
         block = behind
         rebuilt = ahead
         current = swept
+        far = t - 4 * C  # what is rebuilt from there is swept later, from the cache
+        low = first - far
+        far_value = inputs[2] + far.to(gl.int64) * strides[2]
+        far_forget = inputs[3] + far.to(gl.int64) * strides[3]
+        far_grad = inputs[5] + far.to(gl.int64) * strides[4]
+        fetch_rows(far_value, strides[2], low, low + last - first - 1, MMA)
+        fetch_rows(far_forget, strides[3], low, low + last - first - 1, MMA)
+        fetch_rows(far_grad, strides[4], low, low + last - first - 1, MMA)
         few = gl.where(t - 8 < first, 0, last - t + 8)
         behind = rebuild_block(inputs, strides, t - 8, few, rows, R, V, RESET, MMA)
         swept = sweep_block(inputs, strides, t - 8, few, rows, R, V, MMA)
@@ -203,9 +215,10 @@ def sweep_beside(
         ahead = rebuild_block(inputs, strides, following, few, rows, R, V, RESET, MMA)
         sums = no_sums(R, V, MMA)
         for j in gl.static_range(7, -1, -1):
+            gate_sum = gate_sums.index(j // 4).slice(j % 4, 1, 0)
             c, after, sums, dw = sweep_step(
-                c, after, sums, dw, mine.index(place * 8 + j), gate_sums, block, current,
-                mixing, transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
+                c, after, sums, dw, mine.index(place * 8 + j), gate_sum, block, current, mixing,
+                transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
             )  # fmt: skip
             slot = other.index(half * 8 + 7 - j)
             h = rebuild_step(h, slot, rebuilt, mixing, 7 - j, R, V, WEIGHT, PHI, RESET, MMA)
@@ -266,12 +279,13 @@ def fast_backward(
     j_column = gl.arange(0, V, layout=gl.SliceLayout(0, RIGHT))[None, :]
     square_cells = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None] * V + columns
     if WEIGHT == "dense":
-        transposed = gl.load(weight + j_column * V + i).to(gl.bfloat16)
+        off = i != j_column
+        transposed = gl.load(weight + j_column * V + i, mask=off, other=0.0).to(gl.bfloat16)
         dw = gl.load(d_weight + square_cells)
     elif WEIGHT == "diagonal":
         dw = gl.zeros([R, V], gl.float32, layout=MMA)
     states = gl.allocate_shared_memory(gl.bfloat16, [C, R, V], SHARED)
-    gate_sums = gl.allocate_shared_memory(gl.float32, [8, 32], PLAIN)
+    gate_sums = gl.allocate_shared_memory(gl.float32, [2, 4, 32], PLAIN)
 
     c = gl.load(carry + cells, mask=inside, other=0.0)
     mixing = (diagonal, rest)
@@ -324,14 +338,16 @@ def fast_backward(
                     strides, outputs, mixing, transposed, start - C, first, last, rows, N,
                     K, R, V, C, WEIGHT, PHI, RESET, CLIP, MMA,
                 )  # fmt: skip
-    else:
+    else:  # loops of four steps: longer ones miss the instruction cache
         for start in range(begin, first - 1, -C):
             for part in range(C // 8):
                 t = start + part * 8
                 block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
-                for j in gl.static_range(8):
-                    slot = states.index(part * 8 + j)
-                    h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
+                for four in range(2):
+                    for inner in gl.static_range(4):
+                        j = four * 4 + inner
+                        slot = states.index(part * 8 + j)
+                        h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
             after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
             border -= N * K * V
             early_border = gl.load(border + cells, mask=inside & (start - C >= first), other=0.0)
@@ -341,11 +357,15 @@ def fast_backward(
                 block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
                 swept = sweep_block(inputs, strides, t, last - t, rows, R, V, MMA)
                 sums = no_sums(R, V, MMA)
-                for j in gl.static_range(7, -1, -1):
-                    c, after, sums, dw = sweep_step(
-                        c, after, sums, dw, states.index(place * 8 + j), gate_sums, block, swept,
-                        mixing, transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
-                    )  # fmt: skip
+                for back in range(2):
+                    four = 1 - back
+                    for inner in gl.static_range(3, -1, -1):
+                        j = four * 4 + inner
+                        c, after, sums, dw = sweep_step(
+                            c, after, sums, dw, states.index(place * 8 + j),
+                            gate_sums.index(four).slice(inner, 1, 0), block, swept, mixing,
+                            transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
+                        )  # fmt: skip
                 store_sums(sums, gate_sums, outputs, t - first, last - t, rows, N, K, R, V, MMA)
             h = early_border.to(gl.float32)
     gl.store(carry + cells, c, mask=inside)

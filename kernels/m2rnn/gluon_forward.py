@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from kernels.m2rnn.gluon_operands import (
     column_steps,
+    fetch_rows,
     nonlinearity,
     number_at,
     pick,
@@ -125,6 +126,8 @@ def fast_forward(
         forget += 8 * forget_t
         keep += 8
         steps = last - t - 8
+        fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, MMA)
+        fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, MMA)
         next_k = row_steps(key, key_t, steps, rows, R, LEFT)
         next_v = value_steps(value, value_t, steps, V, RIGHT)
         next_q = column_steps(query, query_t, steps, rows, R, RIGHT)

@@ -1,49 +1,116 @@
-"""Sums partial gradients and outputs in a fixed order: row tiles' shares, and heads that share."""
+"""Sums partial outputs and gradients in a fixed order: row tiles' shares, and heads that share."""
 
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportAssignmentType=false
 # (the compiler gives integer arguments their tensor methods)
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+BLOCK, MEMBERS = 128, 16
+
 
 @triton.jit
-def _sum_parts(
-    parts, out, S, heads, group, count, part_p, part_b, part_s, part_n, out_b,
-    X: tl.constexpr, MEMBERS: tl.constexpr, BLOCK: tl.constexpr,
+def _sum_one(
+    parts, out, block, first, S, T, heads, group, part_b, part_s, part_n,
+    few, few_stride, many, many_stride,
+    X: tl.constexpr, BLOCK: tl.constexpr, MEMBERS: tl.constexpr,
 ):  # fmt: skip
+    """out[b, first + s, g, x] = the sum of `few` times `many` parts, `few_stride` and
+    `many_stride` apart, from parts[b, s, g group, x] on, MEMBERS of the many at a time."""
     b = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < S * heads * X
     x = i % X
     g = i // X % heads
     s = i // X // heads
-    parts += b * part_b
-    cell = s.to(tl.int64) * part_s + g.to(tl.int64) * group * part_n + x
+    cell = b * part_b + s.to(tl.int64) * part_s + g.to(tl.int64) * group * part_n + x
+    member = tl.arange(0, MEMBERS)
     total = tl.zeros((MEMBERS, BLOCK), tl.float32)
-    for start in range(0, count * group, MEMBERS):
-        member = start + tl.arange(0, MEMBERS)
-        at = (member // group).to(tl.int64) * part_p + (member % group).to(tl.int64) * part_n
-        mask = (member < count * group)[:, None] & inside[None, :]
-        total += tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
-    summed = tl.sum(total, axis=0)
-    tl.store(out + b * out_b + i, summed.to(out.dtype.element_ty), mask=inside)
+    for _ in range(few):
+        for start in range(0, many, MEMBERS):
+            at = (start + member).to(tl.int64) * many_stride
+            mask = (start + member < many)[:, None] & inside[None, :]
+            total += tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
+        parts += few_stride
+    summed = tl.sum(total, axis=0).to(out.dtype.element_ty)
+    tl.store(out + (b * T + first) * heads * X + i, summed, mask=inside)
 
 
-def sum_parts(parts: Tensor, out: Tensor, first: int) -> None:
-    """out[:, first : first + S] = the sum of parts over its first dimension and head groups.
+@triton.jit
+def _sum_tiles(
+    parts, out, first, S, T, N, tiles,
+    V: tl.constexpr, BLOCK: tl.constexpr, MEMBERS: tl.constexpr,
+):  # fmt: skip
+    B = tl.num_programs(1).to(tl.int64)
+    _sum_one(
+        parts, out, tl.program_id(0), first, S, T, N, 1, S * N * V, N * V, V,
+        1, 0, tiles, B * S * N * V, V, BLOCK, MEMBERS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _sum_gradients(
+    query, key, value, forget, d_query, d_key, d_value, d_forget,
+    first, S, T, N, tiles, query_heads, key_heads, value_heads, forget_heads,
+    K: tl.constexpr, V: tl.constexpr, FEW: tl.constexpr, BLOCK: tl.constexpr,
+    MEMBERS: tl.constexpr,
+):  # fmt: skip
+    """One launch for the four: each takes the blocks that it needs, in this order."""
+    B = tl.num_programs(1).to(tl.int64)
+    block = tl.program_id(0)
+    q_blocks = tl.cdiv(S * query_heads * K, BLOCK)
+    k_blocks = tl.cdiv(S * key_heads * K, BLOCK)
+    v_blocks = tl.cdiv(S * value_heads * V, BLOCK)
+    rows = S * K
+    one: tl.constexpr = 1
+    if block < q_blocks:
+        _sum_one(
+            query, d_query, block, first, S, T, query_heads, N // query_heads, N * rows, K, rows,
+            1, 0, N // query_heads, rows, K, BLOCK, MEMBERS,
+        )  # fmt: skip
+    elif block < q_blocks + k_blocks:
+        _sum_one(
+            key, d_key, block - q_blocks, first, S, T, key_heads, N // key_heads, N * rows, K,
+            rows, 1, 0, N // key_heads, rows, K, BLOCK, MEMBERS,
+        )  # fmt: skip
+    elif block < q_blocks + k_blocks + v_blocks:
+        _sum_one(
+            value, d_value, block - q_blocks - k_blocks, first, S, T, value_heads,
+            N // value_heads, S * N * V, N * V, V,
+            N // value_heads, V, tiles, B * S * N * V, V, BLOCK, FEW,
+        )  # fmt: skip
+    else:
+        _sum_one(
+            forget, d_forget, block - q_blocks - k_blocks - v_blocks, first, S, T, forget_heads,
+            N // forget_heads, S * N, N, 1,
+            N // forget_heads, 1, tiles, B * S * N, one, BLOCK, FEW,
+        )  # fmt: skip
+
+
+def sum_tiles(parts: Tensor, out: Tensor, first: int) -> None:
+    """out[:, first : first + S] = the sum over the row tiles of parts (tiles, B, S, N, V)."""
+    tiles, B, S, N, V = parts.shape
+    few = triton.next_power_of_2(tiles)
+    block = BLOCK * MEMBERS // few
+    _sum_tiles[(triton.cdiv(S * N * V, block), B)](
+        parts, out, first, S, out.shape[1], N, tiles, V=V, BLOCK=block, MEMBERS=few, num_warps=4
+    )
+
+
+def sum_gradients(parts: list[Tensor], outs: list[Tensor], first: int) -> None:
+    """Sums a segment's shares into the gradients of query, key, value and forget.
 
     Args:
-        parts: (P, B, S, N, X), float32, any strides but a dense last dimension.
-        out: (B, T, heads, X), contiguous; heads divides N and head n counts to n // (N / heads).
+        parts: d_query and d_key (B, N, S, K), d_value (tiles, B, S, N, V), d_forget (tiles, B, S,
+            N), float32: where heads share a tensor, head n counts to group n // (N / heads).
+        outs: (B, T, heads, K or V), and (B, T, heads) for the forget gate; contiguous.
     """
-    P, B, S, N, X = parts.shape
-    heads = out.shape[2]
-    members = min(16, triton.next_power_of_2(P * (N // heads)))
-    block = 2048 // members
-    with torch.cuda.device_of(parts):
-        _sum_parts[(triton.cdiv(S * heads * X, block), B)](
-            parts, out[:, first:], S, heads, N // heads, P, *parts.stride()[:4], out.stride(0),
-            X=X, MEMBERS=members, BLOCK=block, num_warps=4,
-        )  # fmt: skip
+    tiles, B, S, N, V = parts[2].shape
+    K = parts[0].shape[3]
+    heads = [out.shape[2] for out in outs]
+    sizes = [S * h * x for h, x in zip(heads, (K, K, V, 1), strict=True)]
+    _sum_gradients[(sum(triton.cdiv(size, BLOCK) for size in sizes), B)](
+        *parts, *outs, first, S, outs[0].shape[1], N, tiles, *heads, K=K, V=V,
+        FEW=min(MEMBERS, triton.next_power_of_2(tiles)), BLOCK=BLOCK, MEMBERS=MEMBERS, num_warps=4,
+    )  # fmt: skip

@@ -57,8 +57,7 @@ def scan_backward(
 
     square = V * V if WEIGHT == "dense" else V
     diagonal, rest = load_weight(weight + n // weight_group * square, V, BV, WEIGHT)
-    full = rest + tl.where(columns[:, None] == columns[None, :], diagonal[:, None], 0.0)
-    transposed = as_operand(tl.trans(full), OPERAND)
+    transposed = as_operand(tl.trans(rest), OPERAND)
     rest = as_operand(rest, OPERAND)
     u = tl.load(gate_weight + n * V + columns, mask=in_v & STATE_GATE, other=0.0).to(tl.float32)
 
@@ -144,9 +143,10 @@ def scan_backward(
             dv = tl.sum(d * k[:, None], axis=0)  # (BV)
             d_gate = tl.sum(r * e, axis=1)  # (BK)
             c = gate * r
+            # D Wᵀ with the diagonal in float32: near W = I, c is a sum over all later steps
             if WEIGHT == "dense":
                 rounded = as_operand(d, OPERAND)
-                c = product(rounded, transposed, c)
+                c = product(rounded, transposed, c + d * diagonal[None, :])
                 dw = product(as_operand(tl.trans(stored), OPERAND), rounded, dw)
             elif WEIGHT == "diagonal":
                 c += d * diagonal[None, :]

@@ -45,7 +45,7 @@ def unsupported(
             return "TRITON_INTERPRET=1 runs kernels on the CPU; unset it or move the tensors there"
     elif query.device.type != "cuda":
         return f"the tensors are on {query.device.type}, and the kernels run on CUDA"
-    elif torch.cuda.get_device_capability(query.device) < (8, 0):
+    elif _capability(query.device.index) < (8, 0):
         return "the GPU is older than compute capability 8.0, which bfloat16 matrix products need"
     for name, x in (("query", query), ("value", value), ("forget", forget), ("state", state)):
         if x.dtype not in DTYPES:
@@ -58,6 +58,12 @@ def unsupported(
     return None
 
 
+@torch.compiler.assume_constant_result
+def _capability(index: int | None) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)
+
+
+@torch.compiler.assume_constant_result
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""
     return bool(triton.knobs.runtime.interpret)
@@ -341,12 +347,17 @@ def _setup_context(ctx, inputs, output) -> None:
     query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, _ = inputs
     ctx.save_for_backward(query, key, value, forget, weight, gate_weight, keep, output[2])
     ctx.phi, ctx.delta, ctx.clip, ctx.state_dtype = phi, delta, clip, state.dtype
-    ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(True)
+    ctx.last_shape = output[1].shape
+    ctx.set_materialize_grads(False)
 
 
-def _gradient(ctx, grad_output: Tensor, grad_last: Tensor, _):
+def _gradient(ctx, grad_output: Tensor | None, grad_last: Tensor | None, _):
     query, key, value, forget, weight, gate_weight, keep, borders = ctx.saved_tensors
+    B, N, _, V = ctx.last_shape
+    if grad_output is None:
+        grad_output = value.new_zeros(B, value.shape[1], N, V)
+    if grad_last is None:
+        grad_last = value.new_zeros(ctx.last_shape, dtype=torch.float32)
     dq, dk, dv, df, dw, dh, du = _backward(
         query, key, value, forget, weight, gate_weight, keep, borders, grad_output, grad_last,
         ctx.phi, ctx.delta, ctx.clip,

@@ -85,11 +85,18 @@ def test_float32(options):
     assert_right(case, torch.float32)
 
 
-@pytest.mark.parametrize("options", pairs({"K": [16, 64, 100], "V": [16, 20], "clip": ["carry"],
-                                           "state_gate": [True, False]}), ids=label)  # fmt: skip
+DELTA = {
+    "sizes": [(16, 16), (64, 16), (64, 20), (100, 16)],
+    "clip": ["carry", "none"],
+    "state_gate": [True, False],
+}
+
+
+@pytest.mark.parametrize("options", pairs(DELTA), ids=label)
 def test_delta_write(options):
     options = dict(options)
-    shape = Shape(B=2, T=70, N=2, K=options.pop("K"), V=options.pop("V"))
+    K, V = options.pop("sizes")
+    shape = Shape(B=2, T=70, N=2, K=K, V=V)
     case = make_case(shape, device="cuda", dtype=torch.float32, write="delta", **options)
     assert_right(case, torch.float32)
 
