@@ -276,15 +276,21 @@ def _selected(
 
 
 def _selection_said(selection: str | dict[str, Any] | None) -> str:
-    if isinstance(selection, dict):
-        return ", ".join(f"{factor} {key(level)}" for factor, level in selection.items())
-    return str(selection)
+    return _places(selection) if isinstance(selection, dict) else str(selection)
 
 
 def _said(within: Mapping[str, Any]) -> str:
-    if not within:
-        return ""
-    return ", at " + ", ".join(f"{factor} {key(level)}" for factor, level in within.items())
+    return f", among {_places(within)}" if within else ""
+
+
+def _places(levels: Mapping[str, Any]) -> str:
+    """'m2rnn, count 1 or 2'; the factor `with` needs no word of its own."""
+    parts = []
+    for factor, level in levels.items():
+        several = level if isinstance(level, list) else [level]
+        text = " or ".join(map(key, several))
+        parts.append(text if factor == "with" else f"{factor} {text}")
+    return ", ".join(parts)
 
 
 def _averaged(text: str, design: _Design) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
+from arch_search.wording import by_value
 
 BYTES_PER_PARAMETER = 12  # float32 weights and two moments in a checkpoint
 
@@ -55,10 +56,9 @@ def show(plan: Plan, root: Root, console: Console) -> None:
             f"{arm.counts['forward_flops_per_token'] / 1e6:.2f}",
         )
     console.print(table)
-    for arm in plan.arms:
-        if arm.held:
-            turned = ", ".join(f"{knob} = {value}" for knob, value in arm.held.items())
-            console.print(f"Held in {arm.name}: {turned}.", highlight=False)
+    for knob in dict.fromkeys(knob for arm in plan.arms for knob in arm.held):
+        turned = {arm.name: arm.held[knob] for arm in plan.arms if knob in arm.held}
+        console.print(f"Held by {knob}: {by_value(turned)}.", highlight=False)
     for line in describe(plan, root):
         console.print(line, highlight=False)
     show_resolution(plan, console)

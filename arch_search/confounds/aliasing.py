@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import contingency
 
-from arch_search.confounds.words import listed, shown_value
 from arch_search.experiment import ExperimentFile
 from arch_search.factors import (
     Cell,
@@ -18,6 +17,7 @@ from arch_search.factors import (
     shared_factors,
 )
 from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.wording import listed, shown_value
 
 CORRELATED = 0.7  # Cramér's V between two factors from which a plan speaks of it
 

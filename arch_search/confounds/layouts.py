@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from arch_search.confounds.aliasing import NEITHER, combinations, together
-from arch_search.confounds.words import listed
 from arch_search.factors import is_estimable, separating_cells
 from arch_search.positions import name_positions
 from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.wording import listed
 
 ATTENTION = "attention"
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from arch_search.confounds.words import by_value, grouped, listed
 from arch_search.experiment import ExperimentFile
 from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.wording import by_value, grouped, listed
 
 WORDS = {
     "data.batch": "batch (sequences a step)",

@@ -7,9 +7,9 @@ where size alone could make the difference under study: see docs/decisions.md.
 from collections.abc import Iterator, Sequence
 
 from arch_search.confounds.derived import ArmFacts, compared_kinds
-from arch_search.confounds.words import grouped, listed, percent
 from arch_search.experiment import ExperimentFile
 from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.wording import grouped, listed, percent
 
 PARAMETER_EXPONENT = 0.076  # of the loss in parameters, Kaplan et al. 2020 (arXiv 2001.08361)
 SMALLEST_EFFECT = 0.003  # assumed where the file declares none

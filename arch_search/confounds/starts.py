@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arch_search.confounds.derived import ArmFacts, MixerFacts, compared_kinds
-from arch_search.confounds.words import by_value, grouped, listed
 from arch_search.spec import FindingSpec
+from arch_search.wording import by_value, grouped, listed
 
 GAIN_RATIO = 1.25  # of recurrent gains that are worth a word
 MEMORY_RATIO = 4.0  # of the slowest memories, likewise

@@ -1,4 +1,4 @@
-"""Small pieces of the sentences in which a plan names what differs."""
+"""Small pieces of the sentences in which a plan is described."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
