@@ -29,6 +29,7 @@ from arch_search.spec import (
     LogSpec,
     OptimiserSpec,
     PrimarySpec,
+    PublishedSpec,
     ResourceSpec,
     ScheduleSpec,
 )
@@ -220,6 +221,7 @@ class ExperimentFile:
     stopping_rule: str = "all planned seeds are run, then analysed once"
     report_residue: tuple[Literal["parameters", "state", "flops", "seconds"], ...] = ()
     tune: TuneFile | None = None
+    published: PublishedSpec | None = None  # numbers of others, shown beside ours
     sweep: SweepSpec | None = None
     evaluate: tuple[str | dict[str, dict[str, Any]], ...] = ("perplexity",)
     log: LogSpec = field(default_factory=LogSpec)

@@ -72,6 +72,7 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
     _check_numbers(file, where)
     try:
         arms, notes = resolve_arms(file, mapping, where, root, evaluations)
+        _check_published(file, arms)
         plan = _frozen(file, mapping, arms, evaluations)
         tuning = _tuning_plan(file, plan)
         tuned = read_tuning(tuning, root) if tuning else ()
@@ -106,6 +107,7 @@ def _frozen(
         resources=file.resources,
         tracking_uri=file.tracking.uri,
         stopping_rule=file.stopping_rule,
+        published=file.published,
     )
 
 
@@ -151,6 +153,13 @@ def _check_primary(file: ExperimentFile, evaluations: Sequence[EvaluationSpec], 
             f"{where}: primary.metric {file.primary.metric!r} is reported by nothing that this "
             f"experiment evaluates; {nearest(file.primary.metric, known)}"
         )
+
+
+def _check_published(file: ExperimentFile, arms: Sequence[ArmSpec]) -> None:
+    known = [arm.name for arm in arms]
+    for arm in file.published.values if file.published else ():
+        if arm not in known:
+            raise UsageError(f"published.values: no arm is called {arm!r}; {nearest(arm, known)}")
 
 
 def _check_numbers(file: ExperimentFile, where: str) -> None:

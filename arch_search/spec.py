@@ -288,6 +288,14 @@ class TuneSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PublishedSpec:
+    """Numbers that others reported, to be shown beside ours: arm -> metric -> value."""
+
+    source: str
+    values: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """An experiment as it will be run. Written once; nothing later edits it."""
 
@@ -310,6 +318,7 @@ class Plan:
     resolution: tuple[ResolutionSpec, ...] = ()
     tuned: tuple[TuneSpec, ...] = ()
     stopping_rule: str = ""
+    published: PublishedSpec | None = None
     sweep: SweepSpec | None = None  # its arms and runs come while it runs
 
 
@@ -317,6 +326,7 @@ _SPECS = (
     *(ExpertsSpec, LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
     *(EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan),
     *(ContrastSpec, FindingSpec, DeclarationSpec, NoiseSpec, ResolutionSpec, TuneSpec),
+    *(PublishedSpec,),
 )
 for _spec in _SPECS:
     _spec.__pydantic_config__ = STRICT  # type: ignore[attr-defined]

@@ -56,6 +56,7 @@ def test_shares(text, value):
         ("seeds=2.5", "valid integer"),
         ("arms.position=[frist]", "'first', 'last', 'before_attention' or 'spread'"),
         ("primary.smallest_effect=few", "is not a share"),
+        ("published={source: a paper, valeus: {}}", "did you mean 'values'"),
         ("train.schedule.warmup=1.5", "less than or equal to 1"),
         ("train.optimiser.learning_rate=0", "greater than 0"),
         ("seeds", "is not key=value"),
