@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.m2rnn.reference import Clip
 from kernels.m2rnn.triton_scan import interpreted
-from kernels.rnn import triton_cells as cells
+from kernels.rnn import gluon_cells, triton_cells
 
 ROWS = 16  # sequences of one program: the rows of a matrix instruction
 MAX_VALUE = {"rnn": 64, "gru": 32, "lstm": 32}  # what fits in registers
@@ -84,7 +84,16 @@ def _sizes(tensors: list[Tensor]) -> tuple[int, int, int, int]:
     return B, T, N, V
 
 
-def _options(tensors: list[Tensor], V: int, keep: Tensor | None) -> dict:
+def _kernel(kernel: str, way: str, dtype: torch.dtype, V: int):
+    """The fast kernel if it covers the case without spilling, else the plain one."""
+    reaches = 32 if kernel == "rnn" else 16
+    fast = dtype == torch.bfloat16 and V in (16, reaches) and not interpreted()
+    return getattr(gluon_cells if fast else triton_cells, f"{kernel}_{way}"), fast
+
+
+def _options(tensors: list[Tensor], V: int, keep: Tensor | None, fast: bool) -> dict:
+    if fast:
+        return {"V": V, "RESET": keep is not None, "num_warps": 1}
     exact = tensors[0].dtype == torch.float32 or interpreted()
     operand = "emulated" if interpreted() else "bfloat16"
     BV = max(16, triton.next_power_of_2(V))
@@ -109,10 +118,11 @@ def _forward(tensors: list[Tensor], keep: Tensor | None, kernel: str, clip: str)
         every_cell = x.new_empty(B, T, N, V, dtype=torch.float32)
         results = [y, last, torch.empty_like(last), every_cell]
         pointers = [y, every_cell, last, results[2]]
+    launch, fast = _kernel(kernel, "forward", x.dtype, V)
     with torch.cuda.device_of(x):
-        getattr(cells, f"{kernel}_forward")[(N, triton.cdiv(B, ROWS))](
+        launch[(N, triton.cdiv(B, ROWS))](
             *tensors, last if keep is None else keep.contiguous(), *pointers, B, T, N,
-            **_options(tensors, V, keep),
+            **_options(tensors, V, keep, fast),
         )  # fmt: skip
     return results
 
@@ -144,11 +154,12 @@ def _backward(
     slabs = [grads[1].new_empty(tiles, *w.shape, dtype=torch.float32) for w in weights]
     carries = [g.float().clone(memory_format=torch.contiguous_format) for g in grads[1:]]
     read = tensors[1:] if kernel == "rnn" else tensors
+    launch, fast = _kernel(kernel, "backward", tensors[0].dtype, V)
     with torch.cuda.device_of(tensors[0]):
-        getattr(cells, f"{kernel}_backward")[(N, tiles)](
+        launch[(N, tiles)](
             *read, carries[0] if keep is None else keep.contiguous(), *kept,
             grads[0].contiguous(), *carries, *d_inputs, *slabs, B, T, N, CLIP=clip,
-            **_options(tensors, V, keep),
+            **_options(tensors, V, keep, fast),
         )  # fmt: skip
     return [*d_inputs, *(slab.sum(0) for slab in slabs), *carries]
 
