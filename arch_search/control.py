@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
 from arch_search.journal import read_stream
 from arch_search.records import Experiment, RunRecord
@@ -47,7 +48,8 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
             stated.append(f"{problem} This follows from the declared {', '.join(sorted(allowed))}.")
         else:
             equal += _said(what, finished)
-    return Control(equal=tuple(equal), declared=tuple(stated), warnings=tuple(_warnings(finished)))
+    warnings = (*late_declarations(experiment.plan), *_warnings(finished))
+    return Control(equal=tuple(equal), declared=tuple(stated), warnings=warnings)
 
 
 def _declared(experiment: Experiment) -> set[str]:

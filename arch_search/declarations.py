@@ -29,6 +29,14 @@ def with_declarations(plan: Plan, root: Root) -> Plan:
     return replace(plan, declarations=declared)
 
 
+def late_declarations(plan: Plan) -> tuple[str, ...]:
+    """One sentence on what was settled only after results were there; none if nothing was."""
+    late = [f"{d.what} (on {d.time[:10]})" for d in plan.declarations if d.after_results]
+    if not late:
+        return ()
+    return (f"Declared when results were there already: {', '.join(late)}. Read these as found.",)
+
+
 def _settled(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "primary metric", plan.primary.metric
     effect = plan.primary.smallest_effect

@@ -4,8 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from arch_search.budgets import EqualFlops, TokenMultiplier, schedule_sentence
 from arch_search.compare import Comparison
+from arch_search.documents import FEW, REACH, DocumentDifference
+from arch_search.metric_names import label
 from arch_search.records import Experiment, RunRecord
+from arch_search.spec import DeclarationSpec, Plan
 
 NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
 
@@ -46,6 +50,15 @@ def _planned(experiment: Experiment, finished: Sequence[RunRecord]) -> str:
     return f"{said}; {reused} runs of equal content hash had ended before and were reused."
 
 
+def plan_warnings(plan: Plan) -> list[str]:
+    """What the plan warned of before anything ran."""
+    return [
+        f"The plan warned: {finding.text.removesuffix('.')}."
+        for finding in plan.findings
+        if finding.level == "warning"
+    ]
+
+
 def residues(experiment: Experiment) -> list[str]:
     """Counts in which arms differ from the baseline without being a factor, with their size."""
     base, found = experiment.baseline, []
@@ -65,6 +78,73 @@ def residues(experiment: Experiment) -> list[str]:
         f"Not held equal, largest departure from the baseline: {', '.join(found)}. "
         "A difference in quality may come from that."
     ]
+
+
+def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
+    """What a reader should keep in mind: what came late, the planner's findings, warnings."""
+    plan = experiment.plan
+    late = [d for d in plan.declarations if d.after_results]
+    limits = [finding.text for finding in plan.findings if finding.level == "limit"]
+    held = [finding.text for finding in plan.findings if finding.level == "residue"]
+    tuned = [
+        f"Learning rate of {one.level}: {one.learning_rate:g}, the best of "
+        f"{', '.join(one.means)} in {one.experiment} ({one.metric}, seeds of its own)."
+        for one in plan.tuned
+    ]
+    return (
+        *([_late(late)] if late else []),
+        *plan.notes,
+        *plan_warnings(plan),
+        *limits,
+        *(held or residues(experiment)),
+        *tuned,
+        *comparison.control.warnings,
+    )
+
+
+def _late(late: Sequence[DeclarationSpec]) -> str:
+    listed = ", ".join(f"{d.what} ({d.time[:16].replace('T', ' ')} UTC)" for d in late)
+    return (
+        f"Settled after results were there: {listed}. What rests on it was not declared "
+        "beforehand: its p-values and intervals do not count what was seen before."
+    )
+
+
+def reach_words(
+    experiment: Experiment,
+    flops: EqualFlops | None,
+    multipliers: Sequence[TokenMultiplier],
+    documents: Sequence[DocumentDifference],
+) -> tuple[str, ...]:
+    """How far the evidence of other budgets and of documents reaches."""
+    said = []
+    if flops is None:
+        said.append("Equal FLOPs: all arms took the same, or no curve was logged to read them by.")
+    else:
+        said.append(
+            f"Equal FLOPs: every arm at {flops.flops:.3g} training FLOPs, read off "
+            f"{label(flops.metric)} as logged while training."
+        )
+    if multipliers or flops:
+        said.append(schedule_sentence([arm.train.schedule for arm in experiment.plan.arms]))
+    if multipliers:
+        said.append(
+            "Token multiplier: how many times the arm's tokens the baseline needs to come equally "
+            "far (over 1 is in the arm's favour); mean and 95 % interval over seeds, arm by arm."
+        )
+    said.append(
+        "Equal seconds is not shown: it needs speeds measured with the device to itself, and these "
+        "runs shared theirs."
+    )
+    if documents:
+        few = documents[0].documents < FEW
+        said.append(REACH)
+        if few:
+            said.append(
+                f"With {documents[0].documents} documents such an interval is too narrow; read it "
+                "as a description."
+            )
+    return tuple(said)
 
 
 def recorded_environment(finished: Sequence[RunRecord]) -> tuple[tuple[str, str], ...]:

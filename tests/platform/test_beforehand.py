@@ -1,16 +1,20 @@
 """What is settled before a run: declarations, noise, learning rates, an inert factor."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from arch_search.control import check_control
+from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
 from arch_search.model import build_model
 from arch_search.noise import find_noise
 from arch_search.planning import make_plans
 from arch_search.records import read_experiment
+from arch_search.spec import DeclarationSpec
 from arch_search.tuning import FIRST_SEED
 
 from .conftest import FIRST, SMALL, plan_for, run_one
@@ -38,6 +42,18 @@ def test_what_is_declared_after_results_is_marked_and_nothing_else(root):
     assert dated["contrast any"] == first.created
     root.experiment(later.name).write_plan(later)
     assert late(root.experiment(later.name).plan()) == late(later)
+    (said,) = late_declarations(later)
+    assert "seed 1 (on 20" in said
+    assert late_declarations(first) == ()
+
+
+def test_a_comparison_says_what_was_declared_after_results(planted):
+    root = planted()
+    experiment = read_experiment("planted", root)
+    late = DeclarationSpec(what="seed 4", value="", time="2026-02-01", after_results=True)
+    plan = replace(experiment.plan, declarations=(late,))
+    control = check_control(replace(experiment, plan=plan), experiment.trained)
+    assert any("seed 4 (on 2026-02-01)" in warning for warning in control.warnings)
 
 
 def test_a_plan_made_again_is_the_plan_in_force(root):
