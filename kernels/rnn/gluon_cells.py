@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from kernels.m2rnn.gluon_operands import clamp_one, nonlinearity, right, transposed_left
 
-AHEAD = gl.constexpr(8)  # steps between asking the L2 cache for a row and loading it
+AHEAD = gl.constexpr(8)  # steps between asking the L1 cache for a row and loading it
 
 
 @gluon.jit
@@ -50,13 +50,13 @@ def store_weight(pointer, slab, part, x, PARTS: gl.constexpr, V: gl.constexpr, M
 
 @gluon.jit
 def fetch(pointer, row, exists):
-    """Asks the L2 cache for a step's rows; where there is no such step, for the tensor's start.
+    """Asks the L1 cache for a step's rows; where there is no such step, for the tensor's start.
 
     The loads of a step some way ahead are then short ones.
     """
     there = gl.where(row * 0 + exists > 0, row, 0)
     gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "prefetch.global.L1 [$1]; mov.b32 $0, 0;",
         "=r,l",
         [(pointer + there).to(gl.int64)],
         dtype=gl.int32,
