@@ -108,11 +108,18 @@ def read_spec(words: list[str]) -> str | dict[str, Any]:
             )
         if key in spec:
             raise UsageError(f"{key} is given twice")
-        try:
-            spec[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UsageError(f"the value of {key} cannot be read: {value}") from None
+        spec[key] = _value(key, value)
     return spec
+
+
+def _value(key: str, text: str) -> Any:
+    """YAML where it is YAML; a pattern such as `*.md`, which YAML takes for an alias, is text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        if text.startswith(("{", "[")):
+            raise UsageError(f"the value of {key} cannot be read: {text}") from None
+        return text
 
 
 @contextmanager
