@@ -93,12 +93,16 @@ def find_resolution(
         return ()
     effect = primary.smallest_effect
     wanted = effect / noise.share if noise and effect else None
+    alike = {round(float(size), 9): i for i, size in enumerate(found)}  # need the same seeds
+    seeds_for = {
+        size: seeds_to_resolve(weights, i, wanted) if wanted else None for size, i in alike.items()
+    }
     return tuple(
         ResolutionSpec(
             contrast=contrast.name,
             in_noise=float(found[i]),
             share=float(found[i] * noise.share) if noise else None,
-            seeds_wanted=seeds_to_resolve(weights, i, wanted) if wanted else None,
+            seeds_wanted=seeds_for[round(float(found[i]), 9)],
         )
         for i, contrast in enumerate(asked)
     )
