@@ -33,7 +33,7 @@ from arch_search.spec import (
     ResourceSpec,
     ScheduleSpec,
 )
-from arch_search.sweep_spec import SweepSpec
+from arch_search.sweep_spec import RangeSpec, SweepSpec
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -236,7 +236,11 @@ _FILES = (
 for _file in _FILES:
     _file.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 _ADAPTER = TypeAdapter(ExperimentFile)
-_BRANCHES = {"SeedsFile": SeedsFile, "ContrastFile": ContrastFile}  # as pydantic names them
+_BRANCHES = {  # as pydantic names them
+    "SeedsFile": SeedsFile,
+    "ContrastFile": ContrastFile,
+    "RangeSpec": RangeSpec,
+}
 
 
 def validate(data: dict[str, Any], where: str) -> ExperimentFile:

@@ -71,6 +71,11 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
     _check_primary(file, evaluations, where)
     _check_numbers(file, where)
     try:
+        if file.sweep is not None:
+            from arch_search.search.planning import make_sweep_plan  # optuna, for sweeps alone
+
+            known = (*TRAINING_METRICS, *metric_names(evaluations))
+            return make_sweep_plan(file, mapping, where, root, evaluations, known), None
         arms, notes = resolve_arms(file, mapping, where, root, evaluations)
         _check_published(file, arms)
         plan = _frozen(file, mapping, arms, evaluations)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from arch_search.journal import Record, read_journal
 from arch_search.lease import holder_lives, is_live
+from arch_search.search.trials import is_closed
 from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import AttemptFolder, ExperimentFolder, Root, RunFolder
 
@@ -59,6 +60,13 @@ def driver_state(folder: ExperimentFolder) -> tuple[str, str]:
 def has_driver(folder: ExperimentFolder) -> bool:
     """Whether a living driver works on the experiment."""
     return driver_state(folder)[0] in AT_WORK
+
+
+def is_done(root: Root, plan: Plan) -> bool:
+    """Whether an experiment has nothing left to run or to evaluate."""
+    if plan.sweep is not None:
+        return is_closed(plan, root.experiment(plan.name).path)
+    return all(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs)
 
 
 def run_state(run: RunFolder, plan: Plan) -> tuple[str, str]:

@@ -320,6 +320,7 @@ class Plan:
     stopping_rule: str = ""
     published: PublishedSpec | None = None
     sweep: SweepSpec | None = None  # its arms and runs come while it runs
+    sweep_version: str = ""  # hash of all that makes its trials comparable with each other
 
 
 _SPECS = (

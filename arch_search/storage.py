@@ -162,7 +162,16 @@ class ExperimentFolder:
         return self.path / "report"
 
     def plan(self) -> Plan:
-        """The plan in force. Raises UsageError if there is none."""
+        """The plan in force, a sweep's with its trials so far. Raises UsageError without one."""
+        plan = self.frozen_plan()
+        if plan.sweep is None:
+            return plan
+        from arch_search.search.trials import with_trials  # it needs the paths of this module
+
+        return with_trials(plan, self.path)
+
+    def frozen_plan(self) -> Plan:
+        """The plan as it was submitted. Raises UsageError if there is none."""
         try:
             return plan_from_json((self.path / "plan.json").read_bytes())
         except FileNotFoundError:
@@ -174,7 +183,7 @@ class ExperimentFolder:
         earlier.mkdir(parents=True, exist_ok=True)
         current = self.path / "plan.json"
         if current.exists():
-            before = self.plan()
+            before = self.frozen_plan()
             if before == replace(plan, created=before.created):
                 return
             number = 1 + sum(1 for _ in earlier.glob("*.json"))

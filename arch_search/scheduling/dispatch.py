@@ -2,8 +2,9 @@
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from arch_search.attempt import Attempt
 from arch_search.lease import is_live, last_step
@@ -27,9 +28,20 @@ class _Deaths:
     not_before: float = 0.0
 
 
+class Supply(Protocol):
+    """Decides what runs as results come in: a sweep."""
+
+    def due(self, is_over: Callable[[PlannedRun], bool], room: int) -> Sequence[PlannedRun]:
+        """The runs that should be in the air now; those that are over have been taken in."""
+        ...
+
+
 @dataclass(kw_only=True)
 class Dispatcher:
-    """Keeps up to `limit` runs of a plan in the air until none is left to start."""
+    """Keeps up to `limit` runs in the air until none is left to start.
+
+    They are the plan's, or what `supply` asks for.
+    """
 
     root: Root
     folder: ExperimentFolder
@@ -39,6 +51,7 @@ class Dispatcher:
     since: float  # when this driver was launched (unix seconds); a failure after it is not retried
     limit: int = 0  # 0: as many as the cluster holds
     grace: float = GRACE_SECONDS  # what a run gets to stop by itself
+    supply: Supply | None = None
     _flying: dict[Any, PlannedRun] = field(default_factory=dict)
     _deaths: dict[str, _Deaths] = field(default_factory=dict)
     _over: set[str] = field(default_factory=set)  # what is over stays so while this driver lives
@@ -48,6 +61,7 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._watchdog = Watchdog(stall_seconds=self.plan.resources.stall_seconds)
+
     _stop_asked: float = 0.0
     _cancelled: bool = False
 
@@ -74,7 +88,7 @@ class Dispatcher:
     def progress(self) -> int:
         """Grows whenever a run's checkpoints advance or it finishes."""
         total = 0
-        for planned in self.plan.runs:
+        for planned in self.folder.plan().runs:
             run = self.root.run(planned.hash)
             latest = run.latest_checkpoint()
             total += (latest[0] if latest else 0) + (run.result() is not None)
@@ -83,7 +97,10 @@ class Dispatcher:
     def _left(self) -> list[PlannedRun]:
         """Runs that are neither in the air nor at their end, in the plan's order."""
         flying = self._in_the_air()
-        waiting = [p for p in self.plan.runs if p.hash not in flying and p.hash not in self._over]
+        due = self.plan.runs
+        if self.supply is not None:
+            due = self.supply.due(self._is_over, max(self._room(), 1))
+        waiting = [p for p in due if p.hash not in flying and p.hash not in self._over]
         self._over |= {p.hash for p in waiting if self._is_over(p)}
         return [p for p in waiting if p.hash not in self._over]
 
@@ -103,14 +120,18 @@ class Dispatcher:
     def _launch(self, left: list[PlannedRun]) -> None:
         if not left:
             return
-        room = self.session.capacity(self.plan.resources)
-        room = (min(room, self.limit) if self.limit else room) - len(self._flying)
+        room = self._room() - len(self._flying)
         for planned in left:
             if room <= 0:
                 return
             if planned.hash not in self._in_the_air() and self._may_start(planned):
                 self._start(planned)
                 room -= 1
+
+    def _room(self) -> int:
+        """How many runs may be in the air at once."""
+        room = self.session.capacity(self.plan.resources)
+        return min(room, self.limit) if self.limit else room
 
     def _may_start(self, planned: PlannedRun) -> bool:
         """Not while it waits after a death, nor while another experiment's driver has it."""

@@ -14,6 +14,7 @@ import time
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
+from arch_search.progress import is_done
 from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.session import Session, clear, join, start_local
@@ -82,7 +83,7 @@ def _drive(
     writer = Writer(root, plan)
     writer.start()
     try:
-        if not all(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs):
+        if not is_done(root, plan):
             _run_all(root, folder, plan, presence, options)
     finally:
         behind = writer.close(CATCH_UP_SECONDS)
@@ -92,6 +93,10 @@ def _drive(
 
 
 def _outcome(root: Root, folder: ExperimentFolder, plan: Plan) -> tuple[str, str]:
+    if plan.sweep is not None:
+        if is_done(root, plan):
+            return "FINISHED", ""
+        return ("STOPPED" if folder.stop.exists() else "FAILED"), "the sweep is not complete"
     done = sum(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs)
     if done == len(plan.runs):
         return "FINISHED", ""
@@ -124,6 +129,10 @@ def _run_all(
         limit=options.limit,
         grace=options.grace,
     )
+    if plan.sweep is not None:
+        from arch_search.search.sweep import Sweep  # imports torch and optuna, for sweeps alone
+
+        dispatcher.supply = Sweep.open(root, folder.frozen_plan())
     stopping = False
     while dispatcher.tick():
         if dispatcher.is_stopping and not stopping:

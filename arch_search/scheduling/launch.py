@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from arch_search.errors import UsageError
 from arch_search.lease import settle
-from arch_search.progress import has_driver
+from arch_search.progress import has_driver, is_done
 from arch_search.scheduling.session import cpus_here
 from arch_search.scheduling.task import EXECUTE
 from arch_search.spec import Plan
@@ -81,8 +81,7 @@ def _send(folder: ExperimentFolder, address: str, arguments: list[str]) -> Launc
 def nothing_left(root: Root, plan: Plan) -> bool:
     """Whether all runs and evaluations are done and MLflow has them."""
     behind = root.experiment(plan.name).read("tracking.json").get("behind", "unknown")
-    done = all(root.run(p.hash).is_complete(plan.evaluations) for p in plan.runs)
-    return done and not behind
+    return is_done(root, plan) and not behind
 
 
 def _check_room(plan: Plan) -> None:

@@ -48,6 +48,10 @@ class Mirror:
         self._summary = ""
         self._find_runs()
 
+    def follow(self, plan: Plan) -> None:
+        """Take up the runs that a sweep has added."""
+        self._plan = plan
+
     def push(self, *, driver_lives: bool) -> None:
         """Bring MLflow up to what the root says now.
 

@@ -91,6 +91,8 @@ class Pushes:
 
             uri = tracking_address(self._root, self._plan.tracking_uri)
             self._mirror = Mirror(self._root, self._plan, uri)
+        if self._plan.sweep is not None:
+            self._mirror.follow(self._folder.plan())
         self._mirror.push(driver_lives=driver_lives)
         if ending:
             self._mirror.summarise()

@@ -1,0 +1,372 @@
+"""A sweep as its driver sees it: what should run now, given all that has run.
+
+    ask -> rung 0 -> judge -> rung 1 -> … -> COMPLETE | PRUNED | FAIL;   then the front, anew.
+
+Every step is written to the sweep's record before it has an effect, and follows from the record and
+the runs alone. So a driver may be killed anywhere; with one run at a time the next one proposes and
+judges as the first would have.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.trial import FixedTrial
+
+from arch_search.search.candidates import Candidates
+from arch_search.search.judge import enough, goes_on
+from arch_search.search.outcome import excess, front, members, minimised, values_of
+from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
+from arch_search.search.study import Proposals, Published
+from arch_search.search.trials import (
+    FIRST_FRESH_SEED,
+    Ledger,
+    Outcome,
+    Trial,
+    ledger_path,
+)
+from arch_search.spec import ArmSpec, Plan, PlannedRun
+from arch_search.storage import Root, RunFolder
+from arch_search.trunk import Trunk
+
+DRAWS = 60  # by the sampler for one trial, before others are tried
+RANDOM_DRAWS = 240  # by chance after that, before the space is listed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Fresh:
+    """A run of the second look, and the trial that it belongs to."""
+
+    trial: Trial
+    seed: int
+    run: PlannedRun
+
+
+@dataclass(kw_only=True)
+class Sweep:
+    """Proposes trials, lets them on from rung to rung, and looks at the best again."""
+
+    root: Root
+    plan: Plan
+    ledger: Ledger
+    candidates: Candidates
+    space: Space
+    proposals: Proposals
+    published: Published
+    _seen: dict[str, int] = field(default_factory=dict)  # trial by its layout's content
+    _runs: dict[int, PlannedRun] = field(default_factory=dict)  # what each running trial runs
+    _listed: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def open(cls, root: Root, plan: Plan) -> "Sweep":
+        """Take a sweep up where its record ends. The caller holds the experiment's lock.
+
+        Raises:
+            UsageError: the storage cannot be used.
+        """
+        assert plan.sweep is not None
+        folder = root.experiment(plan.name)
+        ledger = Ledger(ledger_path(folder.path, plan.sweep_version)).open()
+        candidates = Candidates.of_plan(plan)
+        made = cls(
+            root=root,
+            plan=plan,
+            ledger=ledger,
+            candidates=candidates,
+            space=candidates.space(),
+            proposals=Proposals(plan.sweep),
+            published=Published(plan.sweep, folder, plan.sweep_version, root.identity),
+        )
+        made._take_up()
+        return made
+
+    @property
+    def sweep(self) -> Any:
+        return self.plan.sweep
+
+    @property
+    def last_rung(self) -> int:
+        return len(self.sweep.rungs) - 1
+
+    def due(self, is_over: Callable[[PlannedRun], bool], room: int) -> list[PlannedRun]:
+        """The runs that should be in the air, at most `room` new layouts among them.
+
+        Args:
+            is_over: whether a run has ended for good, one way or the other.
+        """
+        self._settle(is_over)
+        if self._is_searched:
+            return self._second_look(is_over)
+        while True:
+            self._judge()
+            active = self._active()
+            if len(active) < room and self._wants_more() and self._propose():
+                self._settle(is_over)  # what is known from an earlier run needs no new one
+                continue
+            if active or any(trial.is_waiting() for trial in self.ledger.trials):
+                if active:
+                    return active
+                self._judge(at_last=True)
+                continue
+            self._finish()
+            return self.due(is_over, room)
+
+    @property
+    def _is_searched(self) -> bool:
+        return self.ledger.searched_for >= self.sweep.trials
+
+    def close(self) -> None:
+        self._publish()
+        self.ledger.close()
+
+    # What has ended
+
+    def _settle(self, is_over: Callable[[PlannedRun], bool]) -> None:
+        """Take in the runs that have ended."""
+        for number, run in list(self._runs.items()):
+            if is_over(run):
+                del self._runs[number]
+                self._scored(self.ledger.trials[number], self._outcome(run))
+        if self._is_searched:
+            for one in self._fresh():
+                known = one.trial.fresh.get(one.seed)
+                if (known is None or not (known.metrics or known.failed)) and is_over(one.run):
+                    found = self._outcome(one.run)
+                    self.ledger.write("fresh", number=one.trial.number, seed=one.seed,
+                                      metrics=found.metrics, failed=found.failed)  # fmt: skip
+
+    def _scored(self, trial: Trial, found: Outcome) -> None:
+        number, rung = trial.number, trial.rung
+        self.ledger.write("score", number=number, rung=rung, metrics=found.metrics,
+                          failed=found.failed)  # fmt: skip
+        if found.failed:
+            self._end(trial, "FAIL", f"rung {rung}: {found.failed}")
+            return
+        values = values_of(self.sweep, trial, rung)
+        step = trial.run(self.sweep, rung).spec.train.tokens
+        self.proposals.score(number, step, list(values))
+        if rung == self.last_rung:
+            self._end(trial, "COMPLETE", "")
+        else:
+            self._publish(trial)
+
+    def _outcome(self, run: PlannedRun) -> Outcome:
+        """The objectives' and limits' metrics of a run, or why there are none."""
+        folder = self.root.run(run.hash)
+        wanted = [*self.sweep.objectives, *self.sweep.limits]
+        wanted = [name for name in dict.fromkeys(wanted) if not name.startswith("count/")]
+        result = folder.result()
+        if result is None or not folder.is_complete(self.plan.evaluations):
+            return Outcome(failed=_why(folder))
+        metrics = dict(result["metrics"])
+        for evaluation in self.plan.evaluations:
+            metrics |= (folder.evaluation(evaluation) or {})["metrics"]
+        missing = [n for n in wanted if not math.isfinite(metrics.get(n, math.nan))]
+        if missing:
+            return Outcome(failed=f"{missing[0]} is {metrics.get(missing[0], 'missing')}")
+        return Outcome(metrics={name: float(metrics[name]) for name in wanted})
+
+    def _end(self, trial: Trial, state: str, reason: str) -> None:
+        """Say how a trial ended, everywhere, and let go of what it kept for going on."""
+        self.ledger.write("ended", number=trial.number, state=state, reason=reason)
+        self._tell(trial)
+        self._publish(trial)
+        run = trial.run(self.sweep, 0)
+        Trunk(self.root.path, run.spec).drop()
+
+    def _tell(self, trial: Trial) -> None:
+        values = self._final_values(trial)
+        self.proposals.tell(trial.number, trial.state, values, self._excess(trial))
+
+    def _final_values(self, trial: Trial) -> list[float] | None:
+        """Values for Optuna: of the whole budget alone, so that no short run passes as full."""
+        if trial.state != "COMPLETE":
+            return None
+        return list(values_of(self.sweep, trial, self.last_rung))
+
+    def _excess(self, trial: Trial) -> Mapping[str, float]:
+        return excess(self.sweep, trial) if trial.state == "COMPLETE" else {}
+
+    def _publish(self, *trials: Trial) -> None:
+        changed = list(trials) if trials and not self.published.behind else self.ledger.trials
+        self.published.bring_up(
+            changed, self.proposals.distributions, self._final_values, self._excess
+        )
+
+    # Who goes on
+
+    def _judge(self, *, at_last: bool = False) -> None:
+        """Judge those that wait at a rung, once enough stand there, or if no more can come."""
+        for trial in self.ledger.trials:
+            if not trial.is_waiting():
+                continue
+            scores = self._scores(trial.rung)
+            if self.sweep.is_immune(trial.number):
+                self._promote(trial)
+            elif len(scores) >= enough(self.sweep.pruner) or (at_last and not self._wants_more()):
+                if goes_on(trial.number, scores, self.sweep.pruner):
+                    self._promote(trial)
+                else:
+                    share = self.sweep.rungs[trial.rung]
+                    reason = f"rung {trial.rung} ({share:.0%} of the tokens)"
+                    self._end(trial, "PRUNED", reason)
+
+    def _scores(self, rung: int) -> dict[int, tuple[float, ...]]:
+        return {
+            trial.number: minimised(self.sweep, values_of(self.sweep, trial, rung))
+            for trial in self.ledger.trials
+            if rung in trial.outcomes and not trial.outcomes[rung].failed
+        }
+
+    def _promote(self, trial: Trial) -> None:
+        self.ledger.write("promoted", number=trial.number, rung=trial.rung + 1)
+        self._start(trial)
+
+    def _start(self, trial: Trial) -> None:
+        """Have a trial's next run ready; its folder is frozen before anyone is asked to run it."""
+        run = trial.run(self.sweep, trial.rung)
+        self.root.run(run.hash).freeze(run.spec)
+        self._runs[trial.number] = run
+
+    def _active(self) -> list[PlannedRun]:
+        return [self._runs[number] for number in sorted(self._runs)]
+
+    # What comes next
+
+    def _wants_more(self) -> bool:
+        return len(self.ledger.trials) < self.sweep.trials and self._listed != []
+
+    def _propose(self) -> bool:
+        """Add a trial with a layout that no other has; False if there is none."""
+        number = len(self.ledger.trials)
+        for draw in range(DRAWS + RANDOM_DRAWS):
+            fixed = self._fixed(number) if draw == 0 else {}
+            at_random = draw >= DRAWS
+            if self._try(number, draw, fixed, "random" if at_random else "sampler", at_random):
+                return True
+        for params in self._left():
+            if self._try(number, DRAWS + RANDOM_DRAWS, params, "listed", True):
+                return True
+        self._listed = []
+        log.info("the space is exhausted after %d layouts", number)
+        return False
+
+    def _try(
+        self, number: int, draw: int, fixed: Mapping[str, Any], origin: str, at_random: bool
+    ) -> bool:
+        asked = self.proposals.ask(number, draw, fixed, at_random=at_random)
+        try:
+            arm = self.candidates.resolve(self.space.draw(asked))
+            if arm.factors["content"] in self._seen:
+                raise Rejected(f"the layout of trial {self._seen[arm.factors['content']]}")
+        except Rejected as error:
+            self.proposals.drop(asked)
+            if fixed and origin == "sampler":
+                log.warning("enqueued %s is left out: %s", dict(fixed), error)
+            return False
+        origin = "enqueue" if fixed and origin == "sampler" else origin
+        self._accept(number, asked.params, arm, origin)
+        self.proposals.keep(number, asked)
+        self._publish(self.ledger.trials[number])
+        return True
+
+    def _accept(self, number: int, params: dict[str, Any], arm: ArmSpec, origin: str) -> None:
+        trial = Trial(
+            number=number,
+            params=dict(params),
+            arm=arm,
+            code=self.candidates.code(arm.model),
+            immune=self.sweep.is_immune(number),
+            origin=origin,
+        )
+        self.ledger.add(trial)
+        self._seen[trial.content] = number
+        self._start(trial)
+
+    def _fixed(self, number: int) -> dict[str, Any]:
+        if number >= len(self.sweep.enqueue):
+            return {}
+        return self.space.fixed(self.sweep.enqueue[number], f"sweep.enqueue[{number}]")
+
+    def _left(self) -> list[dict[str, Any]]:
+        """All points of a space that can be listed; none of one that cannot."""
+        if self._listed is None:
+            self._listed = []
+            try:
+                for number, (params, found) in enumerate(self.space.draws()):
+                    if number > ENUMERABLE:
+                        self._listed = []
+                        break
+                    if isinstance(found, Draw):
+                        self._listed.append(params)
+            except Endless:
+                self._listed = []
+        return self._listed
+
+    # After the search
+
+    def _finish(self) -> None:
+        """The search is over: say why, and choose whom to look at again."""
+        count, asked = len(self.ledger.trials), self.sweep.trials
+        reason = f"{count} distinct layouts"
+        if count < asked:
+            reason = f"the space is exhausted: {count} distinct layouts within its limits"
+        self.ledger.write("over", reason=reason, trials=asked)
+        log.info("search over: %s", reason)
+
+    def _second_look(self, is_over: Callable[[PlannedRun], bool]) -> list[PlannedRun]:
+        left = [one.run for one in self._fresh() if not is_over(one.run)]
+        if not left and self.ledger.closed_for < self.sweep.trials:
+            self.ledger.write("closed", trials=self.sweep.trials)
+        return left
+
+    def _fresh(self) -> list[_Fresh]:
+        """The runs with fresh seeds of some members of the front, ended ones included."""
+        chosen = members(self.sweep, front(self.sweep, self.ledger.trials))
+        seeds = range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.sweep.again.seeds)
+        found = []
+        for trial in chosen:
+            for seed in seeds:
+                run = trial.fresh_run(self.sweep, seed)
+                if seed not in trial.fresh:
+                    self.root.run(run.hash).freeze(run.spec)
+                    self.ledger.write("fresh", number=trial.number, seed=seed, metrics={},
+                                      failed="")  # fmt: skip
+                found.append(_Fresh(trial=trial, seed=seed, run=run))
+        return found
+
+    # Taking up
+
+    def _take_up(self) -> None:
+        """Bring the samplers and the storage to what the record says, and go on with the rest."""
+        for trial in self.ledger.trials:
+            fixed = FixedTrial(trial.params)
+            self.space.draw(fixed)
+            self.proposals.restore(trial, fixed.distributions)
+            self._seen[trial.content] = trial.number
+            for rung, found in trial.outcomes.items():
+                if not found.failed:
+                    step = trial.run(self.sweep, rung).spec.train.tokens
+                    self.proposals.score(
+                        trial.number, step, list(values_of(self.sweep, trial, rung))
+                    )
+            if trial.state != "RUNNING":
+                self._tell(trial)
+            elif trial.rung in trial.outcomes and trial.outcomes[trial.rung].failed:
+                self._end(trial, "FAIL", f"rung {trial.rung}: {trial.outcomes[trial.rung].failed}")
+            elif trial.rung in trial.outcomes and trial.rung == self.last_rung:
+                self._end(trial, "COMPLETE", "")
+            elif trial.rung not in trial.outcomes:
+                self._start(trial)
+        self._publish()
+
+
+def _why(folder: RunFolder) -> str:
+    """Why a run that has ended has no result."""
+    attempts = folder.attempts()
+    end = (attempts[-1].end() if attempts else None) or {}
+    return f"{end.get('state', 'LOST')}: {end.get('reason', 'no attempt was made')}"
