@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class Fingerprints:
         """Keep what is known at `path`, or in this process only."""
         self.path = path
         self._known: dict[str, list] = {}
+        self._unsaved = False
         if path is not None:
             with contextlib.suppress(OSError, ValueError):
                 known = json.loads(path.read_bytes())
@@ -50,22 +52,29 @@ class Fingerprints:
         record = file_record(path)
         if time.time() - max(stat.st_mtime, stat.st_ctime) > SETTLED_SECONDS:
             self._known[key] = [*stamp, record.sha256]
-            self._save()
+            self._unsaved = True
         return record
 
-    def _save(self) -> None:
-        if self.path is not None:
+    def save(self) -> None:
+        """Write down what was learnt since the last time."""
+        if self.path is not None and self._unsaved:
             write_atomic(self.path, json.dumps(self._known), durable=False)
+            self._unsaved = False
 
 
 _current = Fingerprints()
 
 
-def keep_fingerprints(path: Path) -> None:
-    """Remember fingerprints at `path` from now on, in this process."""
+@contextlib.contextmanager
+def kept_fingerprints(path: Path) -> Iterator[None]:
+    """Remember fingerprints at `path`, for this process and later ones."""
     global _current
     if _current.path != path:
         _current = Fingerprints(path)
+    try:
+        yield
+    finally:
+        _current.save()
 
 
 def fingerprint(path: Path) -> FileRecord:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arch_search.data.corpora import Corpus, TokenCorpus, find_corpus
-from arch_search.data.fingerprints import keep_fingerprints
+from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.data.in_place import place, ranges_of
 from arch_search.data.manifest import (
     FORMAT,
@@ -53,7 +53,11 @@ def prepare(
     """
     data = Path(root) / "data"
     data.mkdir(parents=True, exist_ok=True)
-    keep_fingerprints(data / ".fingerprints.json")
+    with kept_fingerprints(data / ".fingerprints.json"):
+        return _prepare(corpus, tokenizer, data, workers or _cpus(), report)
+
+
+def _prepare(corpus: Spec, tokenizer: Spec, data: Path, workers: int, report: Report) -> Manifest:
     source, wanted = find_corpus(corpus), find_tokenizer(tokenizer)
     stem = f"{source.name}-{wanted.name}"
     revision = wanted.revision
@@ -71,7 +75,7 @@ def prepare(
                 shutil.rmtree(leftover)
         partial.mkdir(exist_ok=True)
         with _full_disk(data):
-            manifest = _make(source, wanted, revision, partial, workers or _cpus(), report)
+            manifest = _make(source, wanted, revision, partial, workers, report)
             _check_unchanged(corpus, source, partial)
             return _publish(manifest, partial, data)
 

@@ -21,6 +21,7 @@ from arch_search.model import IGNORED, LanguageModel, next_token_loss
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 TOKENS_PER_FORWARD = 16_384
+FEWEST_DOCUMENTS = 32  # that a curve of validation losses goes over, if there are so many
 MULTIPLES = (1, 2, 4, 8)  # of the training length
 
 
@@ -176,7 +177,11 @@ class LossByPosition(Task):
 
 
 def subset_bits_per_byte(model: LanguageModel, context: EvaluationContext, tokens: int) -> float:
-    """Bits per byte on about `tokens` tokens, spread over all validation documents: for curves."""
+    """Bits per byte on about `tokens` tokens, spread over validation documents: for curves.
+
+    Over all of them if there are few, over the first ones of a corpus that has thousands.
+    """
     each = max(tokens // context.split.documents, context.sequence_length)
-    options = PerplexityOptions(tokens_per_document=each)
+    documents = max(tokens // each, FEWEST_DOCUMENTS)
+    options = PerplexityOptions(tokens_per_document=each, documents=documents)
     return Perplexity()(model, context, options).metrics["val/bits_per_byte"]
