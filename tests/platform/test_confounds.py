@@ -8,11 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from arch_search.confounds.branches import unequal_branches
+from arch_search.confounds.derived import derive
 from arch_search.control import check_control
 from arch_search.data import load_manifest
 from arch_search.errors import UsageError
+from arch_search.model import branch_scales, build_model
 from arch_search.planning import make_plan
 from arch_search.records import read_experiment
 
@@ -147,6 +151,54 @@ def test_a_planted_confound_is_found_in_the_plan(plan, kind):
     assert len(found) - len(named) <= (kind in ("depth", "aliased layouts")), [
         finding.text for finding in found
     ]
+
+
+def cells(*rows: tuple[int, str, str, str]) -> dict[str, Any]:
+    names = ("count", "position", "gate", "qk_norm")
+    vary = {"gate": ["softplus_decay", "sigmoid", "none"], "qk_norm": ["none", "l2"]}
+    listed = [dict(zip(names, row, strict=True)) for row in rows]
+    return changed(changed(AXES, "arms/vary", vary), "arms/cells", listed)
+
+
+def test_factors_that_largely_move_together_are_named_with_their_correlation(plan):
+    gates = ("softplus_decay", "sigmoid", "none")
+    file = cells(
+        *((1, "first", gate, "none") for gate in gates),
+        *((2, "last", gate, "none") for gate in gates),
+        (1, "last", "none", "l2"),
+    )
+    texts = [finding.text for finding in warnings(plan(file))]
+    assert any("count and position largely move together (Cramér's V 0.75)" in t for t in texts)
+
+
+def test_factors_that_only_together_leave_no_room_are_named(plan):
+    """Four factors of two levels in four arms: each pair can be told apart, all four cannot."""
+    file = cells(
+        (1, "first", "sigmoid", "none"),
+        (1, "last", "none", "none"),
+        (2, "first", "none", "none"),
+        (2, "last", "sigmoid", "l2"),
+    )
+    texts = [finding.text for finding in warnings(plan(file))]
+    assert any(
+        "count cannot be told from position, gate and qk_norm taken together" in text
+        for text in texts
+    )
+
+
+def test_branches_are_measured_at_their_start(plan):
+    made = plan(FAIR)
+    (found,) = [finding.text for finding in made.findings if finding.subject == "branch scale"]
+    scales = {name: float(value) for value, name in re.findall(r"([\d.]+) \((\w+)\)", found)}
+    assert set(scales) == {"gated_deltanet", "m2rnn", "gru"}
+    facts = [derive(arm) for arm in made.arms]
+    (again,) = unequal_branches(facts)
+    assert again.text == found
+    model = build_model(made.arms[1].model, seed=0)
+    tokens = torch.randint(256, (1, 64), generator=torch.Generator().manual_seed(0))
+    measured = branch_scales(model, tokens)  # on the model's own inputs, so not to the digit
+    assert measured["layers.0.mixer"] == pytest.approx(scales["m2rnn"], rel=0.5)
+    assert measured["layers.1.mixer"] == pytest.approx(scales["gated_deltanet"], rel=0.5)
 
 
 def factor(path: str, value: Any, key: str) -> dict[str, Any]:
