@@ -17,7 +17,6 @@ from kernels.m2rnn.gluon_forward import load_mixing, mix
 from kernels.m2rnn.gluon_operands import (
     clamp_one,
     column_steps,
-    fetch_rows,
     lane_sums,
     nonlinearity,
     number_at,
@@ -199,14 +198,6 @@ def sweep_beside(
         block = behind
         rebuilt = ahead
         current = swept
-        far = t - 4 * C  # what is rebuilt from there is swept later, from the cache
-        low = first - far
-        far_value = inputs[2] + far.to(gl.int64) * strides[2]
-        far_forget = inputs[3] + far.to(gl.int64) * strides[3]
-        far_grad = inputs[5] + far.to(gl.int64) * strides[4]
-        fetch_rows(far_value, strides[2], low, low + last - first - 1, MMA)
-        fetch_rows(far_forget, strides[3], low, low + last - first - 1, MMA)
-        fetch_rows(far_grad, strides[4], low, low + last - first - 1, MMA)
         few = gl.where(t - 8 < first, 0, last - t + 8)
         behind = rebuild_block(inputs, strides, t - 8, few, rows, R, V, RESET, MMA)
         swept = sweep_block(inputs, strides, t - 8, few, rows, R, V, MMA)

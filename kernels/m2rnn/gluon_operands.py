@@ -134,7 +134,7 @@ def column_steps(x, stride, steps, rows, ROWS: gl.constexpr, LAYOUT: gl.constexp
 
 @gluon.jit
 def fetch_rows(x, stride, low, high, LAYOUT: gl.constexpr):
-    """Asks the L1 cache for the rows x + j stride of 8 steps, j kept within [low, high].
+    """Asks the L2 cache for the rows x + j stride of 8 steps, j kept within [low, high].
 
     A load holds one of a warp's six scoreboards until it is served, and what shares it waits; this
     holds none, and makes the load that follows some blocks later a short one.
@@ -142,7 +142,7 @@ def fetch_rows(x, stride, low, high, LAYOUT: gl.constexpr):
     j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
     j = gl.minimum(gl.maximum(j, low), high)
     gl.inline_asm_elementwise(
-        "prefetch.global.L1 [$1]; mov.b32 $0, 0;",
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
         "=r,l",
         [(x + j * stride).to(gl.int64)],
         dtype=gl.int32,

@@ -7,7 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, MEMBERS = 128, 16
+# a program's tile: cells and, of each, shares read at once; few shares make room for more cells
+BLOCK, MEMBERS = 64, 64
+CELLS = 1024
 
 
 @triton.jit
@@ -55,15 +57,15 @@ def _sum_tiles(
 def _sum_gradients(
     query, key, value, forget, d_query, d_key, d_value, d_forget,
     first, S, T, N, tiles, query_heads, key_heads, value_heads, forget_heads,
-    K: tl.constexpr, V: tl.constexpr, FEW: tl.constexpr, BLOCK: tl.constexpr,
-    MEMBERS: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, FEW: tl.constexpr, CELLS: tl.constexpr,
+    BLOCK: tl.constexpr, MEMBERS: tl.constexpr,
 ):  # fmt: skip
     """One launch for the four: each takes the blocks that it needs, in this order."""
     B = tl.num_programs(1).to(tl.int64)
     block = tl.program_id(0)
     q_blocks = tl.cdiv(S * query_heads * K, BLOCK)
     k_blocks = tl.cdiv(S * key_heads * K, BLOCK)
-    v_blocks = tl.cdiv(S * value_heads * V, BLOCK)
+    v_blocks = tl.cdiv(S * value_heads * V, CELLS)
     rows = S * K
     one: tl.constexpr = 1
     if block < q_blocks:
@@ -80,13 +82,13 @@ def _sum_gradients(
         _sum_one(
             value, d_value, block - q_blocks - k_blocks, first, S, T, value_heads,
             N // value_heads, S * N * V, N * V, V,
-            N // value_heads, V, tiles, B * S * N * V, V, BLOCK, FEW,
+            N // value_heads, V, tiles, B * S * N * V, V, CELLS, FEW,
         )  # fmt: skip
     else:
         _sum_one(
             forget, d_forget, block - q_blocks - k_blocks - v_blocks, first, S, T, forget_heads,
             N // forget_heads, S * N, N, 1,
-            N // forget_heads, 1, tiles, B * S * N, one, BLOCK, FEW,
+            N // forget_heads, 1, tiles, B * S * N, one, CELLS, FEW,
         )  # fmt: skip
 
 
@@ -94,7 +96,7 @@ def sum_tiles(parts: Tensor, out: Tensor, first: int) -> None:
     """out[:, first : first + S] = the sum over the row tiles of parts (tiles, B, S, N, V)."""
     tiles, B, S, N, V = parts.shape
     few = triton.next_power_of_2(tiles)
-    block = BLOCK * MEMBERS // few
+    block = max(CELLS // 4, 2 * CELLS // few)
     _sum_tiles[(triton.cdiv(S * N * V, block), B)](
         parts, out, first, S, out.shape[1], N, tiles, V=V, BLOCK=block, MEMBERS=few, num_warps=4
     )
@@ -111,8 +113,10 @@ def sum_gradients(parts: list[Tensor], outs: list[Tensor], first: int) -> None:
     tiles, B, S, N, V = parts[2].shape
     K = parts[0].shape[3]
     heads = [out.shape[2] for out in outs]
-    sizes = [S * h * x for h, x in zip(heads, (K, K, V, 1), strict=True)]
-    _sum_gradients[(sum(triton.cdiv(size, BLOCK) for size in sizes), B)](
+    blocks = sum(triton.cdiv(S * h * K, BLOCK) for h in heads[:2])
+    blocks += triton.cdiv(S * heads[2] * V, CELLS) + triton.cdiv(S * heads[3], CELLS)
+    _sum_gradients[(blocks, B)](
         *parts, *outs, first, S, outs[0].shape[1], N, tiles, *heads, K=K, V=V,
-        FEW=min(MEMBERS, triton.next_power_of_2(tiles)), BLOCK=BLOCK, MEMBERS=MEMBERS, num_warps=4,
+        FEW=min(MEMBERS, triton.next_power_of_2(tiles)), CELLS=CELLS, BLOCK=BLOCK,
+        MEMBERS=MEMBERS, num_warps=4,
     )  # fmt: skip

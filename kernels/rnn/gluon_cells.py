@@ -15,8 +15,6 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from kernels.m2rnn.gluon_operands import clamp_one, nonlinearity, right, transposed_left
 
-AHEAD = gl.constexpr(8)  # steps between asking the L1 cache for a row and loading it
-
 
 @gluon.jit
 def sigma(x):
@@ -46,23 +44,6 @@ def store_weight(pointer, slab, part, x, PARTS: gl.constexpr, V: gl.constexpr, M
     i = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
     j = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
     gl.store(pointer + slab * V * V * PARTS + i * V * PARTS + part * V + j, x)
-
-
-@gluon.jit
-def fetch(pointer, row, exists):
-    """Asks the L1 cache for a step's rows; where there is no such step, for the tensor's start.
-
-    The loads of a step some way ahead are then short ones.
-    """
-    there = gl.where(row * 0 + exists > 0, row, 0)
-    gl.inline_asm_elementwise(
-        "prefetch.global.L1 [$1]; mov.b32 $0, 0;",
-        "=r,l",
-        [(pointer + there).to(gl.int64)],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @gluon.jit
@@ -116,12 +97,14 @@ def rnn_forward(x, weight, state, keep, y, last, B, T, N, V: gl.constexpr, RESET
     w = head_weight(weight, n, 0, False, 1, V, RIGHT)
     h = gl.load(state + states, mask=inside, other=0.0).to(gl.float32)
     cells = starts + v
+    # two steps ahead: a step is shorter than a load
     coming = gl.load(x + cells, mask=inside, other=0.0)
+    later = load_tile(x + N * V, cells, inside, T - 1)
     for t in range(T):
         a = coming.to(gl.float32)
         x += N * V
-        coming = load_tile(x, cells, inside, T - t - 1)
-        fetch(x + AHEAD * N * V, starts, T - t - 1 - AHEAD)
+        coming = later
+        later = load_tile(x + N * V, cells, inside, T - t - 2)
         if RESET:
             h *= kept_column(keep, b, B, T, t)
         h = nonlinearity(product(h, w, a, LEFT), "tanh")
@@ -147,7 +130,6 @@ def rnn_backward(
     zero = gl.zeros([16, V], gl.float32, layout=MMA)
     first = gl.load(state + states, mask=inside, other=0.0).to(gl.float32)
     cells = starts + (n * 0 + T - 1) * N * V + v  # of the step in hand
-    row = starts + (n * 0 + T - 1) * N * V
     z = gl.load(y + cells, mask=inside, other=0.0).to(gl.float32)
     dy = gl.load(d_y + cells, mask=inside, other=0.0)
     before = load_tile(y, cells - N * V, inside, T - 1)
@@ -159,8 +141,6 @@ def rnn_backward(
             earlier = first
         dy = load_tile(d_y, cells - N * V, inside, t)
         before = load_tile(y, cells - 2 * N * V, inside, t - 1)
-        fetch(d_y, row - AHEAD * N * V, t - AHEAD)
-        fetch(y, row - AHEAD * N * V, t - AHEAD)
         h = earlier
         if RESET:
             kept = kept_column(keep, b, B, T, t)
@@ -174,7 +154,6 @@ def rnn_backward(
         gl.store(d_x + cells, rounded, mask=inside)
         z = earlier
         cells -= N * V
-        row -= N * V
     gl.store(carry + states, c, mask=inside)
     store_weight(d_weight, gl.program_id(1) * N + n, 0, dw, 1, V, MMA)
 
@@ -205,25 +184,24 @@ def gru_forward(
     w_r = head_weight(recall_weight, n, 0, False, 1, V, RIGHT)
     h = gl.load(state + states, mask=inside, other=0.0).to(gl.float32)
     cells = starts + v
-    row = starts
     next_x = gl.load(x + cells, mask=inside, other=0.0)
     next_f = gl.load(forget + cells, mask=inside, other=0.0)
     next_r = gl.load(recall + cells, mask=inside, other=0.0)
+    later_x = load_tile(x, cells + N * V, inside, T - 1)
+    later_f = load_tile(forget, cells + N * V, inside, T - 1)
+    later_r = load_tile(recall, cells + N * V, inside, T - 1)
     for t in range(T):
         a_x, a_f, a_r = next_x, next_f, next_r
-        next_x = load_tile(x, cells + N * V, inside, T - t - 1)
-        next_f = load_tile(forget, cells + N * V, inside, T - t - 1)
-        next_r = load_tile(recall, cells + N * V, inside, T - t - 1)
-        fetch(x, row + AHEAD * N * V, T - t - AHEAD)
-        fetch(forget, row + AHEAD * N * V, T - t - AHEAD)
-        fetch(recall, row + AHEAD * N * V, T - t - AHEAD)
+        next_x, next_f, next_r = later_x, later_f, later_r
+        later_x = load_tile(x, cells + 2 * N * V, inside, T - t - 2)
+        later_f = load_tile(forget, cells + 2 * N * V, inside, T - t - 2)
+        later_r = load_tile(recall, cells + 2 * N * V, inside, T - t - 2)
         if RESET:
             h *= kept_column(keep, b, B, T, t)
         _, f, _, z = gru_gates(h, a_x, a_f, a_r, w, w_f, w_r, LEFT)
         h = z + f * (h - z)
         gl.store(y + cells, h.to(gl.bfloat16), mask=inside)
         cells += N * V
-        row += N * V
     gl.store(last + states, h, mask=inside)
 
 
@@ -251,8 +229,7 @@ def gru_backward(
     dw_f = dw
     dw_r = dw
     first = gl.load(state + states, mask=inside, other=0.0).to(gl.float32)
-    row = starts + (n * 0 + T - 1) * N * V
-    cells = row + v
+    cells = starts + (n * 0 + T - 1) * N * V + v
     next_x = gl.load(x + cells, mask=inside, other=0.0)
     next_f = gl.load(forget + cells, mask=inside, other=0.0)
     next_r = gl.load(recall + cells, mask=inside, other=0.0)
@@ -269,11 +246,6 @@ def gru_backward(
         next_r = load_tile(recall, cells - N * V, inside, t)
         next_dy = load_tile(d_y, cells - N * V, inside, t)
         next_h = load_tile(y, cells - 2 * N * V, inside, t - 1)
-        fetch(x, row - AHEAD * N * V, t - AHEAD)
-        fetch(forget, row - AHEAD * N * V, t - AHEAD)
-        fetch(recall, row - AHEAD * N * V, t - AHEAD)
-        fetch(d_y, row - AHEAD * N * V, t - AHEAD)
-        fetch(y, row - AHEAD * N * V, t - AHEAD)
         if RESET:
             kept = kept_column(keep, b, B, T, t)
             h = h * kept
@@ -295,7 +267,6 @@ def gru_backward(
         gl.store(d_forget + cells, d_f.to(gl.bfloat16), mask=inside)
         gl.store(d_recall + cells, d_r.to(gl.bfloat16), mask=inside)
         cells -= N * V
-        row -= N * V
     gl.store(carry + states, c, mask=inside)
     slab = gl.program_id(1) * N + n
     store_weight(d_weight, slab, 0, dw, 1, V, MMA)
@@ -335,14 +306,6 @@ def four_tiles(gates, cells, inside, exists, V: gl.constexpr):
 
 
 @gluon.jit
-def fetch_gates(gates, row, exists, V: gl.constexpr):
-    """Asks the cache for a step's 4 V numbers of each sequence, 128 bytes at a time."""
-    fetch(gates, row, exists)
-    if V == 32:
-        fetch(gates + 64, row, exists)
-
-
-@gluon.jit
 def lstm_forward(
     gates, weight, hidden, cell, keep, y, cells_kept, last, last_cell, B, T, N,
     V: gl.constexpr, RESET: gl.constexpr,
@@ -362,7 +325,6 @@ def lstm_forward(
     for t in range(T):
         a_i, a_f, a_o, a_g = coming
         coming = four_tiles(gates, row + N * V * 4 + v, inside, T - t - 1, V)
-        fetch_gates(gates, row + AHEAD * N * V * 4, T - t - AHEAD, V)
         if RESET:
             kept = kept_column(keep, b, B, T, t)
             h *= kept
@@ -420,10 +382,6 @@ def lstm_backward(
         next_dy = load_tile(d_y, cells - N * V, inside, t)
         next_h = load_tile(y, cells - 2 * N * V, inside, t - 1)
         next_c = load_tile(cells_kept, cells - 2 * N * V, inside, t - 1)
-        fetch_gates(gates, (row - AHEAD * N * V) * 4, t - AHEAD, V)
-        fetch(d_y, row - AHEAD * N * V, t - AHEAD)
-        fetch(y, row - AHEAD * N * V, t - AHEAD)
-        fetch(cells_kept, row - AHEAD * N * V, t - AHEAD)
         c_before = before
         if RESET:
             kept = kept_column(keep, b, B, T, t)

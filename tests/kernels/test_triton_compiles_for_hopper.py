@@ -1,0 +1,160 @@
+"""The Triton kernels' signatures, compiled for sm_90 without a GPU: nothing may spill in earnest.
+
+The fast backward is held at a register count that lets a third warp run, or holds two chains at
+once: both measured faster than the few words that they spill outside the inner loop cost
+(kernels/MEASURED.md). How many they may be is bounded here, in instructions of the whole kernel.
+"""
+
+# ruff: noqa: E402
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from kernels.m2rnn.gluon_backward import fast_backward
+from kernels.m2rnn.gluon_forward import fast_forward
+from kernels.m2rnn.partial_sums import _sum_gradients, _sum_tiles
+from kernels.m2rnn.triton_backward import scan_backward
+from kernels.m2rnn.triton_forward import scan_forward
+from kernels.m2rnn.triton_scan import plan
+from kernels.m2rnn.triton_step import scan_step
+from kernels.rnn import gluon_cells, triton_cells
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
+)
+
+IN_DTYPE = {"query", "key", "value", "grad_output"}
+IN_CELLS = {"x", "forget", "recall", "gates", "y", "d_y", "d_x", "d_forget", "d_recall", "d_gates"}
+FAST_BACKWARD, GENERAL_BACKWARD = 80, 4  # instructions; all other kernels: none
+INTEGER = re.compile(
+    r"^([BTNS]|first|last|tiles|\w+_group|\w+_heads|(query|key|value|forget)_[btn])$"
+)
+
+
+def spilled(tmp_path: Path, kernel, constants: dict, dtype: str, **options) -> int:
+    """Instructions that move a register to or from local memory."""
+    names = kernel.arg_names
+    cell = "x" in names or "gates" in names or "d_x" in names
+    gluon = type(kernel).__name__ == "GluonJITFunction"
+    signature = {}
+    for name in names:
+        kind = "i32" if INTEGER.match(name) and (name != "last" or not cell) else "*fp32"
+        if (
+            name in IN_DTYPE
+            or (cell and name in IN_CELLS)
+            or (name in ("borders", "scratch") and (gluon or name == "scratch"))
+        ):
+            kind = f"*{dtype}"
+        signature[name] = "constexpr" if name in constants else kind
+    divisible = [
+        (i,)
+        for i, name in enumerate(names)
+        if signature[name][0] == "*" or re.match(r"^(query|key|value)_[btn]$", name)
+    ]
+    source = (GluonASTSource if gluon else ASTSource)(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs={place: [["tt.divisibility", 16]] for place in divisible},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    binary = tmp_path / "kernel.cubin"
+    binary.write_bytes(compiled.asm["cubin"])
+    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    listing = subprocess.run(
+        [tools / "nvdisasm", "-c", binary], capture_output=True, text=True, check=True
+    ).stdout
+    assert "EXIT" in listing
+    return len(re.findall(r"\b(LDL|STL)\b", listing))
+
+
+FAST = [
+    (R, V, weight, phi, reset)
+    for R, V in ((16, 16), (32, 16), (16, 32))
+    for weight, phi, reset in (
+        ("dense", "tanh", False),
+        ("dense", "tanh", True),
+        ("diagonal", "softsign", True),
+        ("identity", "hard_tanh", False),
+    )
+]
+
+
+@pytest.mark.parametrize("R,V,weight,phi,reset", FAST)
+def test_fast_scan(tmp_path, R, V, weight, phi, reset):
+    constants = {"K": 64, "V": V, "R": R, "C": 16, "WEIGHT": weight, "PHI": phi, "RESET": reset}
+    forward = spilled(tmp_path, fast_forward, constants | {"SAVE": True}, "bf16", num_warps=1)
+    assert forward == 0
+    beside = R * V == 256
+    for clip in ("carry", "sum"):
+        backward = spilled(
+            tmp_path, fast_backward, constants | {"CLIP": clip, "INTERLEAVE": beside}, "bf16",
+            num_warps=1, maxnreg=168 if R == 32 else 255,
+        )  # fmt: skip
+        assert backward <= FAST_BACKWARD
+
+
+GENERAL = [
+    ("fp32", 64, 16, "dense", "tanh", False, False, False),
+    ("fp32", 64, 32, "dense", "norm_clip", True, False, True),
+    ("fp32", 64, 64, "dense", "norm_clip", True, False, True),
+    ("fp32", 24, 20, "diagonal", "relu", False, False, True),
+    ("fp32", 64, 16, "dense", "tanh", True, True, False),
+    ("fp32", 128, 16, "dense", "norm_clip", False, True, True),
+    ("bf16", 64, 16, "dense", "tanh", True, False, True),
+    ("bf16", 64, 32, "dense", "norm_clip", True, False, False),
+    ("bf16", 64, 64, "dense", "tanh", False, False, False),
+    ("bf16", 192, 64, "identity", "softsign", True, False, True),
+    ("bf16", 64, 16, "dense", "tanh", False, True, True),
+    ("bf16", 64, 20, "dense", "tanh", True, True, False),
+]
+
+
+@pytest.mark.parametrize("dtype,K,V,weight,phi,state_gate,delta,reset", GENERAL)
+def test_general_scan(tmp_path, dtype, K, V, weight, phi, state_gate, delta, reset):
+    cut = plan(8, K, V, delta=delta)
+    constants = {
+        "K": K, "V": V, "BK": cut.BK, "BV": cut.BV, "C": cut.C, "WEIGHT": weight, "PHI": phi,
+        "STATE_GATE": state_gate, "DELTA": delta, "RESET": reset, "PRECISE": dtype == "fp32",
+        "OPERAND": "float32" if dtype == "fp32" else "bfloat16",
+    }  # fmt: skip
+    options = {"num_warps": cut.warps, "num_stages": 1}
+    one_step = {name: value for name, value in constants.items() if name != "C"}
+    for kernel, more in (
+        (scan_forward, constants | {"SAVE": True}),
+        (scan_step, one_step),
+        (scan_backward, constants | {"CLIP": "carry"}),
+    ):
+        limit = GENERAL_BACKWARD if kernel is scan_backward else 0
+        assert spilled(tmp_path, kernel, more, dtype, **options) <= limit, kernel.__name__
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("reset,clip", [(False, "carry"), (True, "sum")])
+def test_vector_cells(tmp_path, cell, reset, clip):
+    for V in (16, 32) if cell == "rnn" else (16,):
+        fast = {"V": V, "RESET": reset}
+        for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
+            kernel = getattr(gluon_cells, f"{cell}_{way}")
+            assert spilled(tmp_path, kernel, fast | more, "bf16", num_warps=1) == 0, way
+    for dtype in ("fp32", "bf16"):
+        plain = {"V": 16, "BB": 16, "BV": 16, "RESET": reset, "PRECISE": dtype == "fp32",
+                 "OPERAND": "float32" if dtype == "fp32" else "bfloat16"}  # fmt: skip
+        for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
+            kernel = getattr(triton_cells, f"{cell}_{way}")
+            assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=1) == 0, way
+
+
+def test_sums(tmp_path):
+    tiles = {"V": 16, "BLOCK": 1024, "MEMBERS": 2}
+    assert spilled(tmp_path, _sum_tiles, tiles, "bf16", num_warps=4) == 0
+    gradients = {"K": 64, "V": 16, "FEW": 4, "CELLS": 1024, "BLOCK": 64, "MEMBERS": 64}
+    assert spilled(tmp_path, _sum_gradients, gradients, "bf16", num_warps=4) == 0
