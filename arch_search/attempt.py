@@ -21,6 +21,7 @@ from arch_search.errors import Diverged, Fenced, Stopped
 from arch_search.files import dump_json, read_json, sync_folder, write_atomic
 from arch_search.journal import JournalWriter
 from arch_search.lease import BEAT_SECONDS, last_step, this_process
+from arch_search.redaction import hide_secrets
 from arch_search.storage import AttemptFolder, RunFolder
 
 CHECK_SECONDS = 0.5  # how often `check` looks at the disk
@@ -89,7 +90,7 @@ class Attempt:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, Stopped | Fenced | Diverged):
             text = "".join(traceback.format_exception(kind, error, trace))
-            write_atomic(self.folder.path / "traceback.txt", text)
+            write_atomic(self.folder.path / "traceback.txt", hide_secrets(text))
         state, reason = _how_it_ended(error)
         diverged = error.step if isinstance(error, Diverged) else -1
         self.end(state, reason, final=isinstance(error, Diverged), step=diverged)
@@ -109,7 +110,7 @@ class Attempt:
 
     def event(self, text: str) -> None:
         """Something that a reader of the log should know."""
-        self._journal.append("event", text=text)
+        self._journal.append("event", text=hide_secrets(text))
 
     def checkpoint(self, step: int, write: Callable[[Path], None]) -> None:
         """Keep a checkpoint: `write(folder)` fills it; it counts when it is complete and on disk.
@@ -186,6 +187,7 @@ class Attempt:
         self._journal.sync()
         self._journal.close()
         step = last_step(self.folder) if step < 0 else step
+        reason = hide_secrets(reason)
         self.folder.write_end(state, reason, step=step, time=time.time(), final=final)
 
     def request_stop(self, state: Literal["KILLED", "PREEMPTED"], reason: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from arch_search.commands import COMMANDS
 from arch_search.errors import UsageError
+from arch_search.redaction import hide_secrets
 from arch_search.storage import ROOT_VARIABLE
 
 GROUP = "arch_search.commands"
@@ -54,9 +55,9 @@ def make_app(words: Collection[str] = ()) -> typer.Typer:
 def main() -> None:
     """Run the command line."""
     try:
-        make_app(sys.argv[1:])()
+        make_app(sys.argv[1:])(prog_name="arch-search")
     except UsageError as error:
-        print(f"arch-search: {error}", file=sys.stderr)
+        print(f"arch-search: {hide_secrets(str(error))}", file=sys.stderr)
         sys.exit(2)
 
 

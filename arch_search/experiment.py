@@ -197,9 +197,10 @@ class SeedsFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrackingFile:
-    """Where MLflow is. Empty: SQLite under the storage root."""
+    """Where MLflow is (empty: SQLite under the storage root), and a W&B project beside it."""
 
     uri: str = ""
+    wandb: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

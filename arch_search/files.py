@@ -16,14 +16,14 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _temporary(path: Path, data: str | bytes, *, durable: bool) -> str:
+def _temporary(path: Path, data: str | bytes, *, durable: bool, mode: int = 0o644) -> str:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
         file.flush()
         if durable:
             os.fsync(file.fileno())
-    os.chmod(name, 0o644)
+    os.chmod(name, mode)
     return name
 
 
@@ -33,6 +33,13 @@ def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None
     os.replace(name, path)
     if durable:
         sync_folder(path.parent)
+
+
+def write_private(path: Path, data: str | bytes) -> None:
+    """Replace a file that only its owner may read; it is never open to others in between."""
+    name = _temporary(path, data, durable=True, mode=0o600)
+    os.replace(name, path)
+    sync_folder(path.parent)
 
 
 def write_once(path: Path, data: str | bytes) -> bool:

@@ -21,6 +21,7 @@ from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.noise import find_noise, find_resolution
 from arch_search.planned_arms import resolve_arms
+from arch_search.redaction import without_secrets
 from arch_search.spec import (
     ArmSpec,
     EvaluationSpec,
@@ -59,7 +60,7 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
     Raises:
         UsageError: as `make_plan`.
     """
-    mapping = load_mapping(path, overrides)
+    mapping = without_secrets(root.path, load_mapping(path, overrides))
     where = str(path)
     file = validate(mapping, where)
     if not NAME.fullmatch(file.name):
@@ -111,6 +112,7 @@ def _frozen(
         log=file.log,
         resources=file.resources,
         tracking_uri=file.tracking.uri,
+        wandb_project=file.tracking.wandb,
         stopping_rule=file.stopping_rule,
         published=file.published,
     )

@@ -12,6 +12,7 @@ from arch_search.storage import AttemptFolder, ExperimentFolder, Root, RunFolder
 AT_WORK = ("STARTING", "RUNNING", "STOPPING")  # what a driver says while it lives
 WAITED_FOR = ("NONE", "SUBMITTED")  # no driver yet; a job was sent to a cluster
 TAIL_BYTES = 65_536
+PACE_RECORDS = 40  # the latest, that a rate is taken from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,8 @@ class RunStatus:
     step: int
     steps: int
     values: dict[str, float]
+    seconds_a_step: float | None = None  # lately, evaluations and checkpoints included
+    seconds_left: float | None = None  # of a running run, at that rate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +49,18 @@ class ExperimentStatus:
 
     def count(self, state: str) -> int:
         return sum(run.state == state for run in self.runs)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last run has trained, if as many run at once as now; None: not known."""
+        rates = [run.seconds_a_step for run in self.runs if run.seconds_a_step]
+        running = self.count("RUNNING")
+        if not rates or not running:
+            return None
+        over = ("FINISHED", "FAILED", "KILLED")
+        steps = sum(run.steps - run.step for run in self.runs if run.state not in over)
+        longest = max(run.seconds_left or 0.0 for run in self.runs)
+        return max(steps * sum(rates) / len(rates) / running, longest)
 
 
 def driver_state(folder: ExperimentFolder) -> tuple[str, str]:
@@ -102,8 +117,9 @@ def read_status(root: Root, name: str) -> ExperimentStatus:
 def _read_run(root: Root, plan: Plan, planned: PlannedRun) -> RunStatus:
     run = root.run(planned.hash)
     attempts = run.attempts()
-    step, values = _last_metrics(attempts)
+    step, values, pace = _last_metrics(attempts)
     state, reason = run_state(run, plan)
+    left = planned.spec.steps - step
     return RunStatus(
         name=f"{plan.name}/{planned.arm}/{planned.seed}",
         arm=planned.arm,
@@ -115,17 +131,30 @@ def _read_run(root: Root, plan: Plan, planned: PlannedRun) -> RunStatus:
         step=planned.spec.steps if run.result() else step,
         steps=planned.spec.steps,
         values=values,
+        seconds_a_step=pace,
+        seconds_left=pace * left if pace and state == "RUNNING" else None,
     )
 
 
-def _last_metrics(attempts: tuple[AttemptFolder, ...]) -> tuple[int, dict[str, float]]:
-    """The last step, and each metric's newest value, of the newest attempt that wrote any."""
+def _last_metrics(
+    attempts: tuple[AttemptFolder, ...],
+) -> tuple[int, dict[str, float], float | None]:
+    """The last step, each metric's newest value, and seconds a step lately (None: not known).
+
+    Of the newest attempt that wrote any.
+    """
     for attempt in reversed(attempts):
         metrics = [r for r in _tail(attempt.journal) if r.kind == "metrics"]
         if metrics:
             values = {key: value for r in metrics for key, value in r.values.items()}
-            return metrics[-1].step, values
-    return 0, {}
+            return metrics[-1].step, values, _pace(metrics[-PACE_RECORDS:])
+    return 0, {}, None
+
+
+def _pace(metrics: list[Record]) -> float | None:
+    first, last = metrics[0], metrics[-1]
+    steps, seconds = last.step - first.step, last.time - first.time
+    return seconds / steps if steps > 0 and seconds > 0 else None
 
 
 def _tail(journal: Path) -> list[Record]:

@@ -321,6 +321,7 @@ class Plan:
     published: PublishedSpec | None = None
     sweep: SweepSpec | None = None  # its arms and runs come while it runs
     sweep_version: str = ""  # hash of all that makes its trials comparable with each other
+    wandb_project: str = ""  # or entity/project; empty: nothing is sent to Weights & Biases
 
 
 _SPECS = (

@@ -10,5 +10,8 @@ COMMANDS = {
     "stop": "arch_search.commands.control:stop",
     "resume": "arch_search.commands.control:resume",
     "compare": "arch_search.commands.compare:compare",
+    "results": "arch_search.commands.results:results",
+    "rebuild": "arch_search.commands.rebuild:rebuild",
+    "doctor": "arch_search.commands.doctor:doctor",
 }
 """Our own commands in the order in which a person needs them, by import path."""

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from arch_search.commands.names import NameArgument
 from arch_search.compare import Comparison, comparison_table
 from arch_search.compare import compare as compare_arms
 from arch_search.errors import UsageError
@@ -17,7 +18,7 @@ from arch_search.findings import ArmOutcome
 
 
 def compare(
-    name: Annotated[str, typer.Argument(help="The experiment's name.")],
+    name: NameArgument,
     metric: Annotated[
         str | None, typer.Option("--metric", help="A final metric; the primary one if not given.")
     ] = None,

@@ -4,27 +4,32 @@ import difflib
 import json
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
 from arch_search.commands.follow import follow, status_view
+from arch_search.commands.names import NameArgument, experiment_names
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import is_live, settle
-from arch_search.progress import has_driver, read_status
+from arch_search.progress import ExperimentStatus, has_driver, read_status
 from arch_search.storage import ExperimentFolder, Root
+
+if TYPE_CHECKING:
+    from arch_search.scheduling.launch import Launched
 
 STOP_SECONDS = 90.0  # the driver's grace for its runs, and some
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The experiment's name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def status(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", autocompletion=experiment_names)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How an experiment stands; without a name, all of them."""
@@ -32,11 +37,11 @@ def status(
     if name is not None:
         settle_experiment(root, find(root, name))
         found = read_status(root, name)
-        print(json.dumps(asdict(found), indent=1)) if as_json else _print(status_view(found))
+        print(json.dumps(_as_data(found), indent=1)) if as_json else _print(status_view(found))
         return
     every = [read_status(root, folder.name) for folder in root.experiments()]
     if as_json:
-        print(json.dumps([asdict(one) for one in every], indent=1))
+        print(json.dumps([_as_data(one) for one in every], indent=1))
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("experiment", "driver", "runs", "finished", "running", "failed"):
@@ -47,16 +52,25 @@ def status(
     _print(table if every else f"no experiments under {root.path}")
 
 
+def _as_data(status: ExperimentStatus) -> dict[str, Any]:
+    return {**asdict(status), "seconds_left": status.seconds_left}
+
+
 def stop(
     name: NameArgument,
     wait: Annotated[bool, typer.Option(help="Return when all has stopped.")] = True,
+    as_json: JsonOption = False,
 ) -> None:
     """Stop an experiment's runs at a checkpoint; 'resume' goes on from there."""
     root = Root()
     folder = find(root, name)
     settle_experiment(root, folder)
+
+    def say(state: str, words: str) -> None:
+        print(json.dumps({"name": name, "state": state}) if as_json else words)
+
     if not _at_work(root, folder):
-        print(f"{name} is not running")
+        say("not running", f"{name} is not running")
         return
     write_once(folder.stop, dump_json({"state": "KILLED", "reason": "stopped by a person"}))
     deadline = time.monotonic() + STOP_SECONDS
@@ -64,9 +78,9 @@ def stop(
         time.sleep(0.2)
     if not _at_work(root, folder):
         settle_experiment(root, folder)
-        print(f"{name} has stopped; go on with: arch-search resume {name}")
+        say("stopped", f"{name} has stopped; go on with: arch-search resume {name}")
     else:
-        print(f"{name} is stopping; see: arch-search status {name}")
+        say("stopping", f"{name} is stopping; see: arch-search status {name}")
 
 
 def resume(
@@ -76,18 +90,28 @@ def resume(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Go on with an experiment: what finished stays, the rest continues from its checkpoints."""
     root = Root().make()
     find(root, name)
-    if code := start(root, name, address=address, wait=wait, limit=limit):
+    if code := start(root, name, address=address, wait=wait, limit=limit, as_json=as_json):
         raise typer.Exit(code)
 
 
 def start(
-    root: Root, name: str, *, address: str | None = None, wait: bool = False, limit: int = 0
+    root: Root,
+    name: str,
+    *,
+    address: str | None = None,
+    wait: bool = False,
+    limit: int = 0,
+    as_json: bool = False,
 ) -> int:
     """Launch the driver of a planned experiment, and follow it if asked to; returns an exit code.
+
+    Args:
+        as_json: print one JSON object in the end, and progress to stderr.
 
     Raises:
         UsageError: as `scheduling.launch.launch`.
@@ -95,6 +119,8 @@ def start(
     from arch_search.scheduling.launch import launch  # the start-up of `status` need not load it
 
     launched = launch(root, name, address=address, limit=limit)
+    if as_json:
+        return _start_told_as_json(root, name, launched, wait=wait)
     if launched.is_nothing:
         print(f"{name}: nothing to do, all runs have finished")
         return 0
@@ -102,11 +128,24 @@ def start(
         where = f"as job {launched.job}" if launched.job else f"in process {launched.pid}"
         print(f"{name} runs {where}; see: arch-search status {name}")
         return 0
+    return _follow(root, name, launched)
+
+
+def _follow(root: Root, name: str, launched: "Launched", console: Console | None = None) -> int:
     if not launched.job:
-        return follow(root, name)
+        return follow(root, name, console=console)
     from arch_search.scheduling.jobs import ended
 
-    return follow(root, name, ended=lambda: ended(launched.address, launched.job))
+    return follow(root, name, console=console, ended=lambda: ended(launched.address, launched.job))
+
+
+def _start_told_as_json(root: Root, name: str, launched: "Launched", *, wait: bool) -> int:
+    code = 0
+    if wait and not launched.is_nothing:
+        code = _follow(root, name, launched, Console(stderr=True))
+    started = {"pid": launched.pid, "job": launched.job, "nothing_to_do": launched.is_nothing}
+    print(json.dumps({**started, **_as_data(read_status(root, name))}, indent=1))
+    return code
 
 
 def find(root: Root, name: str) -> ExperimentFolder:

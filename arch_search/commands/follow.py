@@ -108,8 +108,9 @@ def status_view(status: ExperimentStatus) -> Group:
     title = f"{status.name}: driver {status.driver}" + f" ({status.reason})" * bool(status.reason)
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("run", overflow="fold")
-    for column in ("state", "step", "", "loss", "tokens/s"):
-        table.add_column(column, no_wrap=True, justify="right" if column == "tokens/s" else "left")
+    for column in ("state", "step", "", "loss", "tokens/s", "left"):
+        right = column in ("tokens/s", "left")
+        table.add_column(column, no_wrap=True, justify="right" if right else "left")
     shown = status.runs if len(status.runs) <= ROWS else _most_interesting(status.runs)
     for run in shown:
         table.add_row(
@@ -119,13 +120,30 @@ def status_view(status: ExperimentStatus) -> Group:
             ProgressBar(total=max(run.steps, 1), completed=run.step, width=16),
             _value(run, "train/loss", ".3f"),
             _value(run, "throughput/tokens_per_second", ",.0f"),
+            duration(run.seconds_left),
         )
     notes = [f"{run.arm}/{run.seed}: {run.reason}" for run in shown if run.reason]
     if len(shown) < len(status.runs):
         notes.append(f"and {len(status.runs) - len(shown)} more runs")
+    if status.is_live and (left := status.seconds_left) is not None:
+        end = time.strftime("%a %H:%M", time.localtime(time.time() + left))
+        notes.append(f"expected to have trained in {duration(left)}, {end}, at the present rate")
     if status.tracking:
         notes.append(f"MLflow is behind and will catch up: {status.tracking}")
     return Group(table, *(Text(note) for note in notes))
+
+
+def duration(seconds: float | None) -> str:
+    """'40 s', '12 min', '3 h 05 min' or '2 d 4 h'; empty for None."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def _most_interesting(runs: tuple[RunStatus, ...]) -> list[RunStatus]:
@@ -138,6 +156,7 @@ def _line(run: RunStatus) -> str:
     speed = _value(run, "throughput/tokens_per_second", ",.0f")
     text = f"{run.name} {run.state} step {run.step}/{run.steps}"
     text += f" loss {loss}" * bool(loss) + f" {speed} tokens/s" * bool(speed)
+    text += f" {duration(run.seconds_left)} left" * (run.seconds_left is not None)
     return f"{text} {run.reason}".rstrip()
 
 

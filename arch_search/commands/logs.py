@@ -1,7 +1,9 @@
 """`logs`: a run's journal over all its attempts, or an experiment's driver, as lines."""
 
+import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +21,13 @@ def logs(
     run: Annotated[str, typer.Argument(metavar="RUN", help="experiment/arm/seed, a run's hash, or "
                                        "an experiment's name for its driver's log.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A run's records, a JSON object a line; "
+                                          "all attempts, each record with its number.")] = False,
 ) -> None:  # fmt: skip
     """What a run, or an experiment's driver, has written."""
     root = Root()
     try:
-        for line in _lines(root, run, follow=follow):
+        for line in _records(root, run) if as_json else _lines(root, run, follow=follow):
             print(line, flush=follow)
     except KeyboardInterrupt:
         return
@@ -33,6 +37,12 @@ def _lines(root: Root, text: str, *, follow: bool) -> Iterator[str]:
     if "/" not in text and NAME.fullmatch(text) and root.experiment(text).path.is_dir():
         return _driver_lines(find(root, text), follow=follow)
     return _run_lines(find_run(root, text), follow=follow)
+
+
+def _records(root: Root, text: str) -> Iterator[str]:
+    for attempt in find_run(root, text).attempts():
+        for record in read_journal(attempt.journal)[0]:
+            yield json.dumps({"attempt": attempt.number, **asdict(record)})
 
 
 def find_run(root: Root, text: str) -> RunFolder:

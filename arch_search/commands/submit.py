@@ -1,5 +1,6 @@
 """`arch-search submit`: plan, then run on local Ray or on a cluster."""
 
+import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -27,11 +28,16 @@ def submit(
         bool, typer.Option("--wait", help="Follow it to its end, then compare and report.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was started and how it stands as JSON.")
+    ] = False,
 ) -> None:
     """Run an experiment. What has finished before, by content hash, is not run again."""
     root = Root().make()
-    name, code = _submit(file, overrides or [], root, address=address, wait=wait, limit=limit)
-    if wait and _any_result(root, name):
+    name, code = _submit(
+        file, overrides or [], root, address=address, wait=wait, limit=limit, as_json=as_json
+    )
+    if wait and not as_json and _any_result(root, name):
         compare(name)
         for command in entry_points(group="arch_search.commands", name="report"):
             command.load()(name)
@@ -49,7 +55,14 @@ def submit_file(
 
 
 def _submit(
-    file: Path, overrides: Sequence[str], root: Root, *, address: str | None, wait: bool, limit: int
+    file: Path,
+    overrides: Sequence[str],
+    root: Root,
+    *,
+    address: str | None,
+    wait: bool,
+    limit: int,
+    as_json: bool = False,
 ) -> tuple[str, int]:
     from arch_search.planned_data import require_data
     from arch_search.planning import make_plans  # imports torch, which other commands do without
@@ -58,21 +71,26 @@ def _submit(
     require_data(plan)
     _require_idle(root, plan.name)
     if tuning is not None:
-        print(f"{plan.name}: first the learning rates, {len(tuning.runs)} runs in {tuning.name}")
-        _start(tuning, root, address=address, wait=True, limit=limit)
+        words = f"{plan.name}: first the learning rates, {len(tuning.runs)} runs in {tuning.name}"
+        print(words, file=sys.stderr if as_json else sys.stdout)
+        _start(tuning, root, address=address, wait=True, limit=limit, as_json=as_json)
         plan, tuning = make_plans(file, root, overrides)
     if tuning is not None:
-        print(f"{tuning.name} is not complete: submit again to go on")
+        words = f"{tuning.name} is not complete: submit again to go on"
+        print(words, file=sys.stderr if as_json else sys.stdout)
         return tuning.name, 1
-    return plan.name, _start(plan, root, address=address, wait=wait, limit=limit)
+    code = _start(plan, root, address=address, wait=wait, limit=limit, as_json=as_json)
+    return plan.name, code
 
 
-def _start(plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int) -> int:
+def _start(
+    plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int, as_json: bool
+) -> int:
     _require_idle(root, plan.name)
     for run in plan.runs:
         root.run(run.hash).freeze(run.spec)
     root.experiment(plan.name).write_plan(plan)
-    return start(root, plan.name, address=address, wait=wait, limit=limit)
+    return start(root, plan.name, address=address, wait=wait, limit=limit, as_json=as_json)
 
 
 def _require_idle(root: Root, name: str) -> None:

@@ -58,12 +58,11 @@ class Dispatcher:
     _stalled: dict[str, str] = field(default_factory=dict)  # why we killed a run's worker
     _micro_batch: dict[str, int] = field(default_factory=dict)  # after a worker ran out of memory
     _watchdog: Watchdog = field(init=False)
+    _stop_asked: float = 0.0
+    _cancelled: bool = False
 
     def __post_init__(self) -> None:
         self._watchdog = Watchdog(stall_seconds=self.plan.resources.stall_seconds)
-
-    _stop_asked: float = 0.0
-    _cancelled: bool = False
 
     @property
     def is_stopping(self) -> bool:

@@ -15,7 +15,9 @@ from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
 from arch_search.progress import is_done
+from arch_search.redaction import hide_secrets
 from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
+from arch_search.scheduling.guard import Guard
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.session import Session, clear, join, start_local
 from arch_search.scheduling.task import EXECUTE
@@ -32,9 +34,7 @@ log = logging.getLogger("arch_search.driver")
 def main(arguments: list[str] | None = None) -> int:
     """Run an experiment to its end. Exit code 0: all finished, 1: something failed, 2: misuse."""
     options = _parse(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    _log_without_secrets()
     root = Root(options.root).make()
     folder = root.experiment(options.name)
     try:
@@ -49,11 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
         state, reason = _drive(root, folder, plan, presence, options)
     except Exception as error:
         log.exception("the driver failed")
-        state, reason = "FAILED", f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = hide_secrets(f"{type(error).__name__}: {error}".splitlines()[0])
+        state = "FAILED"
     presence.say(state=state, reason=reason, ray_folder="")
     presence.close()
     log.info("%s %s", state, reason)
     return 0 if state == "FINISHED" else 1
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return hide_secrets(super().format(record))
+
+
+def _log_without_secrets() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -133,14 +145,24 @@ def _run_all(
         from arch_search.search.sweep import Sweep  # imports torch and optuna, for sweeps alone
 
         dispatcher.supply = Sweep.open(root, folder.frozen_plan())
+    guard = Guard(session, lambda why: _replace_self(session, dispatcher, presence, options, why))
+    guard.start()
+    try:
+        _keep_going(dispatcher, presence)
+    except Exception:
+        if session.broken():
+            guard.join()  # it replaces this process
+        raise
+    guard.close()
+    session.close()
+
+
+def _keep_going(dispatcher: Dispatcher, presence: Presence) -> None:
     stopping = False
     while dispatcher.tick():
         if dispatcher.is_stopping and not stopping:
             stopping = True
             presence.say(state="STOPPING")
-        if why := session.broken():
-            _replace_self(session, dispatcher, presence, options, why)
-    session.close()
 
 
 def _stop_on_sigterm(folder: ExperimentFolder) -> None:
@@ -160,12 +182,15 @@ def _replace_self(
     A driver cannot leave a cluster whose raylet or GCS died without hanging, or being aborted by
     Ray's core; a new process image has no such past, and keeps its id, so nobody sees it leave.
     """
-    log.warning("%s: starting Ray anew", why)
+    log.warning("starting Ray anew")
     session.abandon()
     progress = dispatcher.progress()
     restarts = 1 if progress > options.progress else options.restarts + 1
-    if restarts > MAX_RESTARTS:
-        raise RuntimeError(f"Ray died {restarts} times without progress: {why}")
+    if restarts > MAX_RESTARTS:  # the main thread may hang in Ray for a minute: it ends here
+        reason = f"Ray died {restarts} times without progress: {why}"
+        log.error("%s", reason)
+        presence.say(state="FAILED", reason=reason, ray_folder="")
+        os._exit(1)
     kept = ["--root", options.root, "--name", options.name, "--address", options.address]
     kept += ["--execute", options.execute, "--limit", str(options.limit)]
     kept += ["--grace", str(options.grace)]

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from arch_search.errors import UsageError
 from arch_search.lease import settle
 from arch_search.progress import has_driver, is_done
+from arch_search.redaction import hide_secrets
 from arch_search.scheduling.session import cpus_here
 from arch_search.scheduling.task import EXECUTE
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import probe, tracking_address
+from arch_search.tracking.wandb_sink import require_wandb
 
 START_SECONDS = 60.0
 
@@ -55,6 +57,8 @@ def launch(
         return Launched()
     if not folder.read("tracking.json").get("experiment_id"):  # once it was there, it may be out
         probe(tracking_address(root, plan.tracking_uri))
+    if plan.wandb_project:
+        require_wandb()
     if address is None:
         _check_room(plan)
     folder.stop.unlink(missing_ok=True)
@@ -70,7 +74,9 @@ def _send(folder: ExperimentFolder, address: str, arguments: list[str]) -> Launc
     from arch_search.scheduling.jobs import send
 
     before = folder.read("driver.json")
-    folder.write("driver.json", {"state": "SUBMITTED", "reason": f"as a job to {address}"})
+    folder.write(
+        "driver.json", {"state": "SUBMITTED", "reason": f"as a job to {hide_secrets(address)}"}
+    )
     try:
         return Launched(job=send(address, folder.name, arguments), address=address)
     except UsageError:

@@ -22,6 +22,7 @@ from arch_search.lease import process_lives, this_host
 from arch_search.spec import ResourceSpec
 
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
+SUSPENDED_SECONDS = 20.0  # Ray itself gives up on a silent GCS after a minute
 SERVICES = ("raylet", "gcs_server")
 
 
@@ -56,6 +57,7 @@ class Session:
 
     folder: str = ""  # the temporary folder of a cluster of our own
     services: list[psutil.Process] = field(default_factory=list)
+    _suspended: dict[int, float] = field(default_factory=dict)  # since when, by process id
 
     @property
     def is_local(self) -> bool:
@@ -65,7 +67,14 @@ class Session:
         """The service of our own cluster that died; empty while all live."""
         for process in self.services:
             with contextlib.suppress(psutil.Error):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                status = process.status() if process.is_running() else psutil.STATUS_DEAD
+                if status == psutil.STATUS_STOPPED:
+                    since = self._suspended.setdefault(process.pid, time.monotonic())
+                    if time.monotonic() - since > SUSPENDED_SECONDS:
+                        return f"Ray's process {process.pid} is suspended"
+                    continue
+                self._suspended.pop(process.pid, None)
+                if status not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                     continue
             return f"Ray's process {process.pid} died"
         return ""

@@ -5,10 +5,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO, cast
 
 from arch_search.attempt import Attempt
 from arch_search.errors import UsageError
+from arch_search.redaction import HidingStream
 from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.storage import Root
 
@@ -35,11 +36,11 @@ def perform(
         stop_file=root.experiment(experiment).stop,
         keep_checkpoints=log.keep_checkpoints,
     )
-    output = (attempt.folder.path / "output.txt").open("a", buffering=1)
     with (
-        output,
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(output),
+        (attempt.folder.path / "output.txt").open("a", buffering=1) as file,
+        contextlib.closing(HidingStream(file)) as output,
+        contextlib.redirect_stdout(cast(TextIO, output)),
+        contextlib.redirect_stderr(cast(TextIO, output)),
         contextlib.suppress(Exception),  # the attempt has written how it ended
         attempt,
         attempt.stopping_on_sigterm(),

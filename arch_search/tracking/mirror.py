@@ -18,7 +18,7 @@ from arch_search.progress import run_state
 from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import AttemptFolder, Root, RunFolder
 from arch_search.tracking.describe import final_metrics, first_tags, last_tags, parameters
-from arch_search.tracking.server import SQLITE, prepare
+from arch_search.tracking.server import is_server, prepare
 
 BATCH = 1_000  # MLflow's own limit on metrics in one request
 TERMINAL = {"FINISHED": "FINISHED", "FAILED": "FAILED", "KILLED": "KILLED"}
@@ -31,6 +31,7 @@ class _Mirrored:
     run_id: str
     status: str
     steps: dict[str, int] = field(default_factory=dict)  # last step pushed, by metric
+    complete: bool = False  # pushed as finished, with all its evaluations: it stays so
     seen: tuple[int, int] = (0, 0)  # attempts and the journal's size at the last push
     closed: tuple[str, str] = ("", "")  # how it ended, after how many attempts
 
@@ -101,8 +102,8 @@ class Mirror:
         name = self._plan.name
         found: Experiment | None = self._client.get_experiment_by_name(name)
         if found is None:
-            own = uri.startswith(SQLITE)
-            where = (self._root.path / "mlartifacts" / name).as_uri() if own else None
+            folder = self._root.path / "mlartifacts" / name  # a database has no place for files
+            where = None if is_server(uri) else folder.as_uri()
             tags = {"question": self._plan.question[:4_000]}
             return self._client.create_experiment(name, artifact_location=where, tags=tags)
         if found.lifecycle_stage == "deleted":
@@ -130,6 +131,9 @@ class Mirror:
             token = page.token
 
     def _push_run(self, planned: PlannedRun, *, driver_lives: bool) -> None:
+        mirrored = self._runs.get(planned.hash)
+        if mirrored is not None and mirrored.complete:
+            return
         run = self._root.run(planned.hash)
         attempts = run.attempts()
         if not attempts:
@@ -137,7 +141,7 @@ class Mirror:
         state, reason = run_state(run, self._plan)
         goes_on = state == "RUNNING" or driver_lives
         status = TERMINAL.get(state) or ("RUNNING" if goes_on else "KILLED")
-        known = self._runs.get(planned.hash) or self._make(planned, run)
+        known = mirrored or self._make(planned, run)
         if status == "RUNNING":
             self._follow(run, attempts, known)
             return
@@ -147,6 +151,7 @@ class Mirror:
             self._close(planned, run, known, tags)
             self._client.set_terminated(known.run_id, status, end_time=_ended(attempts))
             known.status, known.closed = status, closed
+        known.complete = status == "FINISHED"
 
     def _follow(
         self, run: RunFolder, attempts: tuple[AttemptFolder, ...], known: _Mirrored

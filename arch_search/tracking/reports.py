@@ -6,7 +6,7 @@ from pathlib import Path
 
 from arch_search.spec import Plan
 from arch_search.storage import Root
-from arch_search.tracking.server import probe, tracking_address
+from arch_search.tracking.server import probe, reason, tracking_address
 
 
 def attach_report(
@@ -25,7 +25,7 @@ def attach_report(
 
         Mirror(root, plan, uri).attach(paths, {_metric_name(k): v for k, v in headline.items()})
     except Exception as error:  # whatever MLflow, a database or the network raises
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return reason(error)
     return ""
 
 

@@ -1,17 +1,20 @@
 """Where MLflow's data go: the address, whether it answers, and the making of a database."""
 
+import contextlib
 import fcntl
 import logging
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from arch_search.errors import UsageError
+from arch_search.redaction import hide_secrets, with_secret
 from arch_search.storage import Root
 
 PROBE_SECONDS = 10.0
+LOCK_KEY = 0x61726368  # any number that other users of the database are unlikely to lock
 SQLITE = "sqlite:///"
 SERVERS = ("http", "https")
 DATABASES = ("postgresql", "mysql", "mssql")
@@ -24,7 +27,7 @@ def tracking_address(root: Root, uri: str = "") -> str:
     SQLite gets a timeout of 60 s, without which a second reader makes writes fail.
     Raises UsageError for a scheme that cannot hold an experiment.
     """
-    uri = uri or f"{SQLITE}{root.path / 'mlflow.db'}"
+    uri = with_secret(root.path, uri) or f"{SQLITE}{root.path / 'mlflow.db'}"
     scheme = urlsplit(uri).scheme.split("+")[0]
     if scheme == "sqlite":
         path, _, query = uri.removeprefix(SQLITE).partition("?")
@@ -32,8 +35,8 @@ def tracking_address(root: Root, uri: str = "") -> str:
         return f"{SQLITE}{root.path / Path(path).expanduser()}?{urlencode(options)}"
     if scheme not in (*SERVERS, *DATABASES):
         raise UsageError(
-            f"tracking address {uri!r}: expected http(s)://server, sqlite:///path or another "
-            "database; leave it out for a database under the storage root"
+            f"tracking address {hide_secrets(uri)!r}: expected http(s)://server, sqlite:///path or "
+            "another database; leave it out for a database under the storage root"
         )
     return uri
 
@@ -50,16 +53,40 @@ def probe(uri: str) -> None:
 
 
 def prepare(uri: str) -> None:
-    """Make an SQLite database, or bring up its schema, once: a second maker waits for the first."""
+    """Make a database's tables, or bring them up to date, once: a second maker waits for the first.
+
+    An MLflow server does so for itself.
+    """
+    if is_server(uri):
+        return
+    for chatty in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     if not uri.startswith(SQLITE):
+        with _database_lock(uri):
+            _search(uri)
         return
     path = _sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for chatty in ("alembic", "mlflow.store.db.utils"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
     with path.with_name(path.name + ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _search(uri)
+
+
+def is_server(uri: str) -> bool:
+    """Whether MLflow is reached through a server of its own, which also holds the artifacts."""
+    return urlsplit(uri).scheme in SERVERS
+
+
+@contextlib.contextmanager
+def _database_lock(uri: str) -> Iterator[None]:
+    """PostgreSQL's advisory lock while the block runs; other databases have none of the kind."""
+    from sqlalchemy import NullPool, create_engine, text
+
+    engine = create_engine(uri, poolclass=NullPool)  # closing it gives the lock back
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK_KEY})
+        yield
 
 
 def _sqlite_path(uri: str) -> Path:
@@ -113,7 +140,7 @@ def _bounded(uri: str, reach: Callable[[], None]) -> None:
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(PROBE_SECONDS)
-    where = urlsplit(uri)._replace(netloc=urlsplit(uri).netloc.rpartition("@")[2]).geturl()
+    where = hide_secrets(uri)
     if thread.is_alive():
         raise UsageError(f"tracking server {where} gives no answer within {PROBE_SECONDS:g} s")
     if failed:
@@ -126,7 +153,7 @@ def _bounded(uri: str, reach: Callable[[], None]) -> None:
 
 def reason(error: Exception) -> str:
     """What MLflow, a database or the network raised, in a few words."""
-    text = " ".join(str(error).split())
+    text = hide_secrets(" ".join(str(error).split()))
     for known in ("Connection refused", "Name or service not known", "No route to host"):
         if known in text:
             return known.lower()

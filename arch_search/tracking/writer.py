@@ -5,9 +5,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from arch_search.redaction import hide_secrets
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import reason, tracking_address
+from arch_search.tracking.wandb_sink import WandbSink
 
 if TYPE_CHECKING:
     from arch_search.tracking.mirror import Mirror
@@ -26,14 +28,17 @@ class Writer(threading.Thread):
         super().__init__(name="tracking", daemon=True)
         self._closing = threading.Event()
         self._pushing = Pushes(root, plan)
+        self._wandb = WandbSink(root, plan)
 
     def run(self) -> None:
         while not self._closing.is_set():
             failed = self._pushing.try_push(driver_lives=True)
+            self._wandb.try_push()
             self._closing.wait(OUTAGE_SECONDS if failed else PUSH_SECONDS)
         while self._pushing.try_push(driver_lives=False, ending=True):
             self._closing.clear()
             self._closing.wait(PUSH_SECONDS)
+        self._wandb.try_push()
 
     def close(self, seconds: float) -> str:
         """Push the rest, for so long at most; returns why MLflow is behind, empty if it is not."""
@@ -77,7 +82,7 @@ class Pushes:
         said = self._folder.read("tracking.json") | {"behind": behind}
         if self._mirror is not None:
             said |= {
-                "uri": tracking_address(self._root, self._plan.tracking_uri),
+                "uri": hide_secrets(tracking_address(self._root, self._plan.tracking_uri)),
                 "experiment_id": self._mirror.experiment_id,
                 "runs": self._mirror.ids(),
                 "open": self._mirror.open_runs(),

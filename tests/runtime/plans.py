@@ -34,6 +34,7 @@ def make_plan(
     cpus: float = 1,
     tracking_uri: str = "",
     stall_seconds: float = 1_800,
+    wandb_project: str = "",
     evaluations: tuple[EvaluationSpec, ...] = (EvaluationSpec(task="perplexity"),),
 ) -> Plan:
     """One arm, one run for each seed."""
@@ -67,6 +68,7 @@ def make_plan(
         log=LogSpec(every=1, checkpoint_every=5),
         resources=ResourceSpec(cpus=cpus, stall_seconds=stall_seconds),
         tracking_uri=tracking_uri,
+        wandb_project=wandb_project,
     )
 
 
