@@ -106,14 +106,11 @@ def factor_sentences(tests: Sequence[FactorTest]) -> tuple[str, ...]:
     """What the tests say. They were not declared, so they suggest and do not settle."""
     found = [test for test in tests if test.p_holm <= 0.05]
     said = []
-    for test in found:
-        p = "p < 0.001" if test.p_holm < 0.001 else f"p = {test.p_holm:.2g}"
-        what = (
-            "do not add up: departures" if len(test.factors) == 2 else "matters: its levels' means"
-        )
+    if found:
+        listed = ", ".join(f"{test.name} (spread {test.spread:.2g})" for test in found)
         said.append(
-            f"{' and '.join(test.factors)} {what} spread over {test.spread:.2g} ({p}, not declared "
-            "beforehand, adjusted for all such tests)."
+            "Factors and combinations that stand out, not declared beforehand and adjusted for "
+            f"all such tests: {listed}."
         )
     pairs = [test for test in tests if len(test.factors) == 2]
     if open_ := [test.name for test in pairs if test.p_holm > 0.05]:

@@ -9,7 +9,7 @@ from arch_search.compare import Comparison
 from arch_search.documents import FEW, REACH, DocumentDifference
 from arch_search.metric_names import label
 from arch_search.records import Experiment, RunRecord
-from arch_search.spec import DeclarationSpec, Plan
+from arch_search.spec import Plan
 
 NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
 
@@ -81,9 +81,8 @@ def residues(experiment: Experiment) -> list[str]:
 
 
 def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
-    """What a reader should keep in mind: what came late, the planner's findings, warnings."""
+    """What a reader should keep in mind: the planner's notes and findings, tuning, warnings."""
     plan = experiment.plan
-    late = [d for d in plan.declarations if d.after_results]
     limits = [finding.text for finding in plan.findings if finding.level == "limit"]
     held = [finding.text for finding in plan.findings if finding.level == "residue"]
     tuned = [
@@ -92,21 +91,12 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
         for one in plan.tuned
     ]
     return (
-        *([_late(late)] if late else []),
         *plan.notes,
         *plan_warnings(plan),
         *limits,
         *(held or residues(experiment)),
         *tuned,
         *comparison.control.warnings,
-    )
-
-
-def _late(late: Sequence[DeclarationSpec]) -> str:
-    listed = ", ".join(f"{d.what} ({d.time[:16].replace('T', ' ')} UTC)" for d in late)
-    return (
-        f"Settled after results were there: {listed}. What rests on it was not declared "
-        "beforehand: its p-values and intervals do not count what was seen before."
     )
 
 

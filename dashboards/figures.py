@@ -41,7 +41,7 @@ def layout_strips(experiment: Experiment) -> alt.TopLevelMixin:
             x=alt.X(
                 "layer:O", title="layer", axis=alt.Axis(labelAngle=0, domain=False, ticks=False)
             ),
-            y=alt.Y("arm:N", sort=order, title=None, axis=_row_axis()),
+            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis()),
             color=alt.Color(
                 "mixer:N",
                 scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds]),
@@ -68,7 +68,7 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
             for o in outcomes
         ]
     )  # fmt: skip
-    y = alt.Y("arm:N", sort=order, title=None, axis=_row_axis())
+    y = alt.Y("arm:N", sort=order, title=None, axis=row_axis())
     title = f"difference to {comparison.baseline} in {label(comparison.metric)}"
     base = alt.Chart(found)
     scale = alt.Scale(zero=True, nice=False, padding=14)
@@ -82,7 +82,7 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
         edges = pd.DataFrame({"at": [-comparison.smallest_effect, comparison.smallest_effect]})
         layers.append(alt.Chart(edges).mark_rule(color=MUTED, strokeDash=[4, 4]).encode(x="at:Q"))
     paired = paired_differences(values, comparison.baseline)
-    colour = _arm_colour(experiment, legend=False)
+    colour = arm_colour(experiment, legend=False)
     layers += [
         base.mark_rule(strokeWidth=2.5).encode(x="low:Q", x2="high:Q", y=y, color=colour),
         alt.Chart(paired).mark_tick(thickness=1.5, size=14, opacity=0.55, yOffset=0)
@@ -141,8 +141,8 @@ def throughput(experiment: Experiment, results: pd.DataFrame):
         .mark_point(filled=True, size=70, opacity=0.8)
         .encode(
             x=alt.X("speed:Q", title="tokens per second", scale=alt.Scale(zero=True)),
-            y=alt.Y("arm:N", sort=order, title=None, axis=_row_axis()),
-            color=_arm_colour(experiment, legend=False),
+            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis()),
+            color=arm_colour(experiment, legend=False),
         )
         .properties(width=WIDTH - 200, height=alt.Step(28), title="Shared device: not to be ranked")
     )
@@ -185,8 +185,10 @@ def _beside_baseline(
     paired = paired_differences(table, experiment.baseline.name, by=[across])
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(y="at:Q")
     marks = _marked(*mark) if mark else []
-    right = [zero, *_bands(experiment, paired, "difference", f"difference in {title}", x=x), *marks]
-    if len(experiment.plan.arms) > MANY_ARMS:
+    many = len(experiment.plan.arms) > MANY_ARMS
+    axis = "difference" if many else f"difference in {title}"  # a small panel has no room for more
+    right = [zero, *_bands(experiment, paired, "difference", axis, x=x), *marks]
+    if many:
         return _panels(right, experiment, _over_seeds(paired, "difference", across))
     left = [*_bands(experiment, table, "value", title, x=x, clip_to=clip_to), *marks]
     size = {"width": (WIDTH - 150) // 2, "height": 300}
@@ -228,7 +230,7 @@ def _bands(
     scale = alt.Scale(zero=False, nice=False, padding=6)
     if clip_to is not None:
         scale = alt.Scale(domain=clip_to)
-    colour = _arm_colour(experiment, legend=not panels)
+    colour = arm_colour(experiment, legend=not panels)
     base = base.encode(x=x, color=colour)
     low = alt.Y("min:Q", title=title, scale=scale)
     return [
@@ -255,19 +257,18 @@ def _late_range(curves: pd.DataFrame) -> tuple[float, float]:
     return float(late.min()) - pad, float(late.max()) + pad
 
 
-def _arm_colour(experiment: Experiment, *, legend: bool) -> alt.Color:
+def arm_colour(experiment: Experiment, *, legend: bool, symbol: str = "stroke") -> alt.Color:
+    """Each arm in its colour, the same in every figure."""
     order = arm_order(experiment)
     colours = arm_colours(order, experiment.baseline.name)
     scale = alt.Scale(domain=order, range=[colours[arm] for arm in order])
     if not legend:
         return alt.Color("arm:N", scale=scale, legend=None)
-    shown = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolSize=220)
+    size = 220 if symbol == "stroke" else 90
+    shown = alt.Legend(symbolType=symbol, symbolOpacity=1, symbolSize=size, columns=6)
     return alt.Color("arm:N", scale=scale, legend=shown)
 
 
-def _cell_axis() -> alt.Axis:
-    return alt.Axis(labelAngle=0, domain=False, ticks=False)
-
-
-def _row_axis() -> alt.Axis:
+def row_axis() -> alt.Axis:
+    """The axis of a list of names."""
     return alt.Axis(labelColor=INK, labelLimit=320, domain=False, ticks=False)

@@ -13,6 +13,8 @@ FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 
 ARMS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#c58a00", "#3fa7d6", "#882255", "#7a8b1a")
 
+FINDINGS = {"better": "#0072b2", "open": "#9aa5b1", "worse": "#d55e00"}
+
 MIXERS = {
     "gated_deltanet": "#a9c8e3",
     "attention": "#27496d",

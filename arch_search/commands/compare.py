@@ -38,15 +38,60 @@ def compare(
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print the comparison for a reader."""
-    table = Table(
-        title=f"{comparison.name}: {comparison.metric}",
+    """Print the comparison for a reader: the declared contrasts, then every arm."""
+    if comparison.contrasts:
+        console.print(_contrast_table(comparison))
+    if comparison.rates:
+        console.print(_rate_table(comparison))
+    else:
+        _show_arms(comparison, console)
+    for sentence in (*comparison.sentences, *comparison.control.declared):
+        console.print(f"• {sentence}", highlight=False)
+    for warning in comparison.control.warnings:
+        console.print(f"! {warning}", style="yellow", highlight=False)
+
+
+def _contrast_table(comparison: Comparison) -> Table:
+    table = _table(
+        comparison, "declared contrasts", "95 %, for all declared contrasts at once; p adjusted"
+    )
+    table.add_column("contrast", overflow="fold")
+    for column in ("estimate", "p"):
+        table.add_column(column, justify="right")
+    table.add_column("finding", overflow="fold")
+    for one in comparison.contrasts:
+        found = f"{number(one.value, signed=True)} {interval(one.low, one.high, signed=True)}"
+        table.add_row(one.name, found, p_value(one.p), one.verdict)
+    return table
+
+
+def _rate_table(comparison: Comparison) -> Table:
+    table = _table(
+        comparison, comparison.metric, "exact 95 %, arm by arm; a failed run counts as no"
+    )
+    table.add_column("arm", overflow="fold")
+    for column in ("yes", "exact 95 %", "p against the baseline"):
+        table.add_column(column, justify="right")
+    for rate in comparison.rates:
+        share = f"{100 * rate.low:.0f} to {100 * rate.high:.0f} %"
+        table.add_row(rate.arm, f"{rate.successes} of {rate.n}", share, p_value(rate.p))
+    return table
+
+
+def _table(comparison: Comparison, title: str, caption: str) -> Table:
+    return Table(
+        title=f"{comparison.name}: {title}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        caption="mean: 95 % over the arm's seeds; difference: 95 %, for all arms at once",
+        caption=caption,
         caption_justify="left",
     )
+
+
+def _show_arms(comparison: Comparison, console: Console) -> None:
+    caption = "mean: 95 % over the arm's seeds; difference: 95 %, for all arms at once"
+    table = _table(comparison, comparison.metric, caption)
     table.add_column("arm", overflow="fold")
     for column in ("n", "mean", "difference to the baseline"):
         table.add_column(column, justify="right")
@@ -62,10 +107,6 @@ def show(comparison: Comparison, console: Console) -> None:
     for outcome in comparison.arms[1:]:
         console.print(f"{outcome.arm}: [bold]{outcome.verdict}[/bold]", highlight=False)
     console.print()
-    for sentence in (*comparison.sentences, *comparison.control.declared):
-        console.print(f"• {sentence}", highlight=False)
-    for warning in comparison.control.warnings:
-        console.print(f"! {warning}", style="yellow", highlight=False)
 
 
 def count_text(outcome: ArmOutcome) -> str:
@@ -86,6 +127,13 @@ def interval(low: float | None, high: float | None, *, signed: bool = False) -> 
     if low is None or high is None:
         return "–"
     return f"[{number(low, signed=signed)}, {number(high, signed=signed)}]"
+
+
+def p_value(p: float | None) -> str:
+    """Three decimals, or a bound."""
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _write_parquet(comparison: Comparison, path: Path) -> None:

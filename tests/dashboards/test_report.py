@@ -26,7 +26,7 @@ def test_html_stands_alone(planted, tmp_path):
     page = files["report.html"]
     namespaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
     assert not re.search(r"(src|href)\s*=|url\((?!#)|@import|<script|https?://", namespaces)
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 9
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
@@ -38,7 +38,19 @@ def test_figures_are_well_formed_and_mark_what_matters(planted, tmp_path):
     files = written(planted(), tmp_path)
     drawn = {name: ET.fromstring(text) for name, text in files.items() if name.endswith(".svg")}
     assert set(drawn) == {
-        f"{n}.svg" for n in ("layouts", "differences", "curves", "positions", "throughput")
+        f"{n}.svg"
+        for n in (
+            "layouts",
+            "differences",
+            "curves",
+            "positions",
+            "throughput",
+            "documents",
+            "metrics",
+            "interactions",
+            "residuals",
+            "tradeoffs",
+        )
     }
     said = {name: " ".join(svg.itertext()) for name, svg in drawn.items()}
     assert "training length 128" in said["positions.svg"]

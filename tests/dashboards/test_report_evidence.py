@@ -1,0 +1,123 @@
+"""A report of a factorial with declared contrasts: what was asked, what came late, what got worse."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from arch_search.contrasts import resolve_contrasts
+from arch_search.experiment import ContrastFile
+from arch_search.records import read_experiment
+from arch_search.spec import DeclarationSpec, PublishedSpec
+from dashboards.latex import escape_latex
+from dashboards.report import make_report, to_html, to_latex, to_markdown, write_report
+
+
+def factorial(arm):
+    """Two counts at two places; the fourth cell is the baseline's arm turned into one."""
+    levels = {"m2rnn-1-first": (1, "first"), "m2rnn-1-last": (1, "last"),
+              "m2rnn-2-spread": (2, "first"), "baseline": (2, "last")}  # fmt: skip
+    count, position = levels[arm.name]
+    return replace(arm, factors={"count": count, "position": position}, is_baseline=False)
+
+
+@pytest.fixture
+def root(planted):
+    root = planted(change_arm=factorial)
+    folder = root.experiment("planted")
+    plan = folder.plan()
+    asked = {
+        "count": ContrastFile(linear="count"),
+        "both": ContrastFile(interaction=("count", "position")),
+    }
+    late = DeclarationSpec(
+        what="contrast count", value="", time="2026-01-02T10:00:00+00:00", after_results=True
+    )
+    published = PublishedSpec(
+        source="a table & more", values={"baseline": {"val/bits_per_byte": 2.31}}
+    )
+    folder.write_plan(
+        replace(
+            plan,
+            contrasts=resolve_contrasts(asked, plan.arms),
+            declarations=(late,),
+            published=published,
+        )
+    )
+    return root
+
+
+def test_contrasts_interactions_and_published_numbers_are_shown(root):
+    report = make_report(read_experiment("planted", root))
+    page, text = to_html(report), to_markdown(report)
+    count, both = report.contrasts
+    assert count.late
+    assert not both.late
+    assert page.count("<em>declared after results were there</em>") == 1
+    assert {"contrasts", "interactions", "residuals"} <= set(report.figures)
+    # planted at (count, position): 1 first -0.06, 1 last 0, 2 first -0.11, 2 last 0
+    assert both.verdict == "higher"
+    low, high = (float(end.replace("−", "-")) for end in both.interval.strip("[]").split(", "))
+    assert low <= 0.05 <= high
+    assert "| baseline | validation bits per byte | 2.31 |" in text
+    assert "a table &amp; more" in page
+    drawn = re.sub(r"<[^>]+>", " ", report.figures["interactions"].svg)
+    assert "count x position" in drawn
+
+
+def test_a_regression_is_flagged_though_the_primary_metric_is_better(planted):
+    root = planted()
+    for run in read_experiment("planted", root).runs:
+        for path in run.folder.path.glob("evaluations/*.json"):
+            found = json.loads(path.read_text())
+            if "position/bits_per_byte_to_8x" in found["metrics"] and run.arm.name.endswith("d"):
+                found["metrics"]["position/bits_per_byte_to_8x"] += 0.5
+                path.write_text(json.dumps(found))
+    report = make_report(read_experiment("planted", root))
+    (said,) = [s for s in report.found if s.startswith("Regression")]
+    assert said.startswith("Regression in m2rnn-2-spread: position bits per byte to 8x (+1")
+    assert said.endswith("though better on validation bits per byte.")
+
+
+def test_yes_or_no_gets_its_own_page(planted):
+    root = planted()
+    for run in read_experiment("planted", root).runs:
+        path = run.folder.path / "result.json"
+        result = json.loads(path.read_text())
+        result["metrics"]["s3/solved"] = float(run.arm.name != "baseline" and run.planned.seed < 4)
+        path.write_text(json.dumps(result))
+    report = make_report(read_experiment("planted", root), metric="s3/solved")
+    assert [row.count for row in report.rates] == ["0 of 5", "4 of 5", "4 of 5", "4 of 5"]
+    assert "4 of 5" in to_html(report)
+    assert "separated" in to_latex(report)
+    assert "differences" not in report.figures
+
+
+def test_latex_escapes_what_people_write():
+    assert escape_latex("M²RNN_1 & 3 % {x}") == r"M\textsuperscript{2}RNN\_1 \& 3 \% \{x\}"
+
+
+def test_latex_has_the_numbers_and_its_own_syntax_only(root):
+    tables = to_latex(make_report(read_experiment("planted", root)))
+    assert tables.count(r"\begin{tabularx}") == tables.count(r"\end{tabularx}") == 4
+    assert r"count$^\dagger$ & " in tables
+    assert r"Source: a table \& more" in tables
+    assert not re.search(r"(?<!\\)[#_](?!\\)", re.sub(r"\$[^$]*\$", "", tables))
+    assert tables.isascii()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(root, tmp_path):
+    write_report(make_report(read_experiment("planted", root)), tmp_path)
+    (tmp_path / "paper.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs,tabularx}\\begin{document}"
+        "\\input{report.tex}\\end{document}"
+    )
+    made = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stdout[-2000:]
