@@ -56,8 +56,10 @@ class Fingerprints:
         return record
 
     def save(self) -> None:
-        """Write down what was learnt since the last time."""
-        if self.path is not None and self._unsaved:
+        """Write down what was learnt since the last time, if the disk lets it."""
+        if self.path is None or not self._unsaved:
+            return
+        with contextlib.suppress(OSError):
             write_atomic(self.path, json.dumps(self._known), durable=False)
             self._unsaved = False
 

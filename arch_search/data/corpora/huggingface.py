@@ -55,8 +55,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "licence": "Apache-2.0; books out of copyright in the US",
     },
     "nemotron-cc": {
-        "huggingface": "nvidia/Nemotron-CC-v2",
-        "config": "High-Quality",
+        "huggingface": "nvidia/Nemotron-CC-v2",  # config: is the user's choice of its parts
         "licence": "NVIDIA Data Agreement for Model Training, to be accepted on the hub",
     },
 }
