@@ -137,6 +137,8 @@ def _progress() -> Iterator[Report]:
         task = bar.add_task("", total=None, documents=0)
 
         def report(done: Done) -> None:
+            if not bar.tasks[task].completed:  # what an earlier process did is no speed of this one
+                bar.reset(task, completed=done.bytes)
             bar.update(task, completed=done.bytes, total=done.total_bytes, documents=done.documents)
 
         yield report

@@ -88,6 +88,11 @@ def write(
         UsageError: text that is not what it should be, by its document.
     """
     progress = _resume(folder)
+
+    def tell() -> None:
+        report(Done(documents=progress.documents, bytes=progress.bytes, total_bytes=corpus.size))
+
+    tell()
     with ExitStack() as stack:
         files = _open(folder, progress, stack)
         pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="tokenise"))
@@ -99,9 +104,7 @@ def write(
             if time.monotonic() - settled > SETTLE_SECONDS:
                 _settle(files, progress, folder)
                 settled = time.monotonic()
-            report(
-                Done(documents=progress.documents, bytes=progress.bytes, total_bytes=corpus.size)
-            )
+            tell()
         _settle(files, progress, folder)
     return _finish(corpus, tokenizer, progress, folder)
 

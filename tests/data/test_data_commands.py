@@ -46,6 +46,14 @@ def test_what_was_prepared_is_listed_with_its_licence_and_hash(command):
     assert "stdlib" in table
 
 
+def test_a_terminal_sees_how_far_it_is_and_how_fast(command, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    code, _, err = command("data", "prepare", "sotu")
+    assert code == 0
+    assert "249 documents" in err
+    assert "/s" in err
+
+
 def test_a_damaged_manifest_is_left_out_of_the_listing_and_said(command):
     row = json.loads(command("data", "prepare", *FOLDER, "--json")[1])
     (path,) = Path("root/data").glob(f"*{row['hash']}/manifest.json")
