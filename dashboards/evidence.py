@@ -70,7 +70,9 @@ def interactions(
     return alt.hconcat(*drawn, spacing=40).resolve_scale(color="independent")
 
 
-def _interaction(means: pd.DataFrame, pair: tuple[str, str], title: str) -> alt.TopLevelMixin:
+def _interaction(
+    means: pd.DataFrame, pair: tuple[str, str], title: str
+) -> alt.LayerChart | alt.FacetChart:
     # Vega-Lite counts rows under the name 'count': factors go by neutral names
     means = means.rename(columns={pair[0]: "across", pair[1]: "by"})
     levels = list(dict.fromkeys(means["by"]))
@@ -95,12 +97,13 @@ def _interaction(means: pd.DataFrame, pair: tuple[str, str], title: str) -> alt.
         color=colour,
     )
     y = alt.Scale(zero=False, padding=8)
-    return alt.layer(
+    layers = alt.layer(
         _zero("y"),
         base.mark_line(strokeWidth=2, opacity=0.8).encode(y=alt.Y("value:Q", title=title, scale=y)),
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high:Q"),
         base.mark_point(size=60, filled=True, opacity=1).encode(y="value:Q"),
-    ).properties(width=alt.Step(step), height=250, title=f"{pair[0]} x {pair[1]}")
+    )
+    return layers.properties(width=alt.Step(step), height=250, title=f"{pair[0]} x {pair[1]}")
 
 
 def all_metrics(effects: Sequence[MetricEffect]) -> alt.TopLevelMixin | None:

@@ -47,7 +47,6 @@ def test_figures_are_well_formed_and_mark_what_matters(planted, tmp_path):
             "throughput",
             "documents",
             "metrics",
-            "interactions",
             "residuals",
             "tradeoffs",
         )

@@ -1,4 +1,4 @@
-"""A report of a factorial with declared contrasts: what was asked, what came late, what got worse."""
+"""A report of a factorial with declared contrasts: what was asked, came late, or got worse."""
 
 import json
 import re
@@ -58,10 +58,12 @@ def test_contrasts_interactions_and_published_numbers_are_shown(root):
     assert not both.late
     assert page.count("<em>declared after results were there</em>") == 1
     assert {"contrasts", "interactions", "residuals"} <= set(report.figures)
-    # planted at (count, position): 1 first -0.06, 1 last 0, 2 first -0.11, 2 last 0
-    assert both.verdict == "higher"
+    # planted at (count, position): 1 first -0.06, 1 last 0, 2 first -0.11, 2 last 0; so the slope
+    # over count is -0.05 at first and 0 at last, and the contrast is "first - last"
+    assert both.name.endswith("first - last")
+    assert both.verdict == "lower"
     low, high = (float(end.replace("−", "-")) for end in both.interval.strip("[]").split(", "))
-    assert low <= 0.05 <= high
+    assert low <= -0.05 <= high
     assert "| baseline | validation bits per byte | 2.31 |" in text
     assert "a table &amp; more" in page
     drawn = re.sub(r"<[^>]+>", " ", report.figures["interactions"].svg)
