@@ -11,10 +11,12 @@ from torch import Tensor
 
 from kernels.m2rnn.reference import Clip
 from kernels.m2rnn.triton_scan import interpreted
-from kernels.rnn import gluon_cells, triton_cells
+from kernels.rnn import gluon_gru, gluon_lstm, gluon_rnn, triton_gru, triton_lstm, triton_rnn
 
 ROWS = 16  # sequences of one program: the rows of a matrix instruction
 MAX_VALUE = {"rnn": 64, "gru": 32, "lstm": 32}  # what fits in registers
+PLAIN = {"rnn": triton_rnn, "gru": triton_gru, "lstm": triton_lstm}
+FAST = {"rnn": gluon_rnn, "gru": gluon_gru, "lstm": gluon_lstm}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 INPUTS = {"rnn": 1, "gru": 3, "lstm": 1}  # over time; then weights, then states
 WEIGHTS = {"rnn": 1, "gru": 3, "lstm": 1}
@@ -88,7 +90,7 @@ def _kernel(kernel: str, way: str, dtype: torch.dtype, V: int):
     """The fast kernel if it covers the case without spilling, else the plain one."""
     reaches = 32 if kernel == "rnn" else 16
     fast = dtype == torch.bfloat16 and V in (16, reaches) and not interpreted()
-    return getattr(gluon_cells if fast else triton_cells, f"{kernel}_{way}"), fast
+    return getattr((FAST if fast else PLAIN)[kernel], f"{kernel}_{way}"), fast
 
 
 def _options(tensors: list[Tensor], V: int, keep: Tensor | None, fast: bool) -> dict:

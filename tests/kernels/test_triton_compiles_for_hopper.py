@@ -25,7 +25,8 @@ from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
 from kernels.m2rnn.triton_scan import plan
 from kernels.m2rnn.triton_step import scan_step
-from kernels.rnn import gluon_cells, triton_cells
+from kernels.rnn.triton_scan import FAST as FAST_CELLS
+from kernels.rnn.triton_scan import PLAIN as PLAIN_CELLS
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
@@ -143,13 +144,13 @@ def test_vector_cells(tmp_path, cell, reset, clip):
     for V in (16, 32) if cell == "rnn" else (16,):
         fast = {"V": V, "RESET": reset}
         for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
-            kernel = getattr(gluon_cells, f"{cell}_{way}")
+            kernel = getattr(FAST_CELLS[cell], f"{cell}_{way}")
             assert spilled(tmp_path, kernel, fast | more, "bf16", num_warps=1) == 0, way
     for dtype in ("fp32", "bf16"):
         plain = {"V": 16, "BB": 16, "BV": 16, "RESET": reset, "PRECISE": dtype == "fp32",
                  "OPERAND": "float32" if dtype == "fp32" else "bfloat16"}  # fmt: skip
         for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
-            kernel = getattr(triton_cells, f"{cell}_{way}")
+            kernel = getattr(PLAIN_CELLS[cell], f"{cell}_{way}")
             assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=1) == 0, way
 
 
