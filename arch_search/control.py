@@ -1,4 +1,4 @@
-"""Was the comparison controlled? Unequal data, tokens, evaluation items or code refuse it.
+"""Was the comparison controlled? Unequal data, tokens, items, code or starts refuse it.
 
 A difference that the experiment declares as a factor (its arms name it) is allowed and stated.
 """
@@ -13,6 +13,7 @@ from arch_search.errors import UsageError
 from arch_search.journal import read_stream
 from arch_search.records import Experiment, RunRecord
 from arch_search.spec import ArmSpec, content_hash
+from arch_search.starts import shared_start_sentences, unequal_starts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +29,9 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
     """Check that the finished runs differ in the named factors alone.
 
     Raises:
-        UsageError: a stream, a number of tokens, the evaluation items or the code differ, and no
-            factor says that they should; the message says which runs, where they part, what to do.
+        UsageError: a stream, a number of tokens, the evaluation items, the code or a shared start
+            differ, and no factor says that they should; the message says which runs, where they
+            part, what to do.
     """
     declared = _declared(experiment)
     equal: list[str] = []
@@ -39,6 +41,7 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
         ("streams", _unequal_streams),
         ("items", _unequal_items),
         ("code", _unequal_code),
+        ("starts", unequal_starts),
     ):
         problem = check(finished)
         allowed = declared if what in ("tokens", "streams", "items") else {}
@@ -169,6 +172,8 @@ def _said(what: str, runs: Sequence[RunRecord]) -> list[str]:
                 return []
             sizes = tables[0]["bytes"]
             return [f"All were scored on the same {len(sizes)} documents ({sum(sizes):,} bytes)."]
+        case "starts":
+            return shared_start_sentences(runs)
         case _:
             return ["Runs of the same blocks used the same source code (hash of what is executed)."]
 

@@ -10,6 +10,7 @@ from arch_search.documents import FEW, REACH, DocumentDifference
 from arch_search.metric_names import label
 from arch_search.records import Experiment, RunRecord
 from arch_search.spec import Plan
+from arch_search.starts import branch_sentences
 
 NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
 
@@ -96,6 +97,7 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
         *limits,
         *(held or residues(experiment)),
         *tuned,
+        *branch_sentences(experiment),
         *comparison.control.warnings,
     )
 

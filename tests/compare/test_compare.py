@@ -156,6 +156,34 @@ def test_other_evaluation_items_are_refused(planted):
         compare("planted", root=planted(documents=fewer))
 
 
+def write_starts(root, change=lambda _arm, _seed, _name: ""):
+    """Give every result the hashes of three parameters at the start, equal where they should be."""
+    for run in read_experiment("planted", root).runs:
+        path, seed = run.folder.path / "result.json", run.planned.seed
+        result = json.loads(path.read_text())
+        names = ("embedding.weight", "layers.0.mixer.query.weight", "layers.3.mixer.query.weight")
+        kinds = [layer.kind for layer in run.planned.spec.model.layers]
+        result["starts"] = {
+            name: f"{seed}{kinds[0] if '.0.' in name else ''}{change(run.arm.name, seed, name)}"
+            for name in names
+        }
+        path.write_text(json.dumps(result))
+    return root
+
+
+def test_shared_parameters_must_start_alike(planted):
+    root = write_starts(planted(seeds=2))
+    said = compare("planted", root=root).control.equal
+    # embedding and layer 3 in 4 arms; layer 0 in the 3 that kept it: for each of 2 seeds
+    assert any("started bit-equal (6 parameter tensors" in s for s in said)
+
+    def redrawn(arm, seed, name):
+        return "other" if (arm, seed, name[:8]) == ("m2rnn-1-last", 1, "layers.3") else ""
+
+    with pytest.raises(UsageError, match=r"layers.3.mixer.* differently in baseline/1 and m2rnn-1"):
+        compare("planted", root=write_starts(root, redrawn))
+
+
 def test_readers(planted):
     root = planted()
     frame = results("planted", root)
