@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -115,6 +115,9 @@ def _names() -> list[str]:
 
 
 def _resume(folder: Path) -> _Progress:
+    for path in folder.iterdir():  # what a process left that was killed amid a write
+        if path.name not in {*_names(), PROGRESS, "tokenizer.json"}:
+            path.unlink()
     known = read_json(folder / PROGRESS)
     return _Progress(**known) if known else _Progress()
 
@@ -158,7 +161,7 @@ def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _token_type(tokenizer: Tokenizer) -> str:
+def _token_type(tokenizer: Tokenizer) -> Literal["uint16", "uint32"]:
     return "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
 
 
@@ -221,9 +224,9 @@ def _settle(files: dict[str, BinaryIO], progress: _Progress, folder: Path) -> No
 
 
 def _finish(corpus: Corpus, tokenizer: Tokenizer, progress: _Progress, folder: Path) -> Manifest:
-    (folder / PROGRESS).unlink()
     keep_tokenizer(tokenizer, folder)
-    return Manifest(
+    written = sorted(path for path in folder.iterdir() if path.name != PROGRESS)
+    manifest = Manifest(
         corpus=corpus.name,
         corpus_revision=corpus.revision,
         licence=corpus.licence,
@@ -236,9 +239,11 @@ def _finish(corpus: Corpus, tokenizer: Tokenizer, progress: _Progress, folder: P
             split: SplitRecord(documents=documents, tokens=tokens, bytes=size)
             for split, (documents, tokens, size) in progress.counts.items()
         },
-        files={path.name: file_record(path) for path in sorted(folder.iterdir())},
-        token_type="uint16" if _token_type(tokenizer) == "uint16" else "uint32",
+        files={path.name: file_record(path) for path in written},
+        token_type=_token_type(tokenizer),
     )
+    (folder / PROGRESS).unlink()
+    return manifest
 
 
 def keep_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:

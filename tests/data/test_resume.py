@@ -92,11 +92,13 @@ def test_threads_and_the_size_of_pieces_change_nothing(
     assert made.hash == whole["bpe"].hash
 
 
-def test_what_was_written_behind_the_last_settled_place_is_cut_off(lines, whole, tmp_path):
+def test_what_a_kill_amid_a_write_left_is_cut_off_and_cleared(lines, whole, tmp_path):
     _kill_at(lines, tmp_path, "bytes", 700)
     (partial,) = (tmp_path / "data").glob(".*partial*")
     with (partial / "train.tokens").open("ab") as file:
         file.write(b"half a page that the progress does not know of")
+    (partial / ".progress.json.x7").write_text("{")
+    (partial / "tokenizer.spellings").write_bytes(b"half of them")
     assert prepare({"jsonl": str(lines)}, "bytes", tmp_path).hash == whole["bytes"].hash
 
 
