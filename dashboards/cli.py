@@ -14,6 +14,7 @@ from arch_search.storage import Root
 from arch_search.tracking.reports import attach_report
 from dashboards.pages import charts_url
 from dashboards.report import headline, make_report, write_report
+from dashboards.sweep_report import make_sweep_report, sweep_headline, write_sweep_report
 from dashboards.ui import running_ui
 
 
@@ -27,9 +28,14 @@ def report(
     """Write the experiment as one HTML page, as Markdown and as SVG figures, and log them."""
     root = Root()
     experiment = read_experiment(name, root)
-    made = make_report(experiment, metric=metric)
-    paths = write_report(made, experiment.folder.report)
-    behind = attach_report(root, experiment.plan, paths, headline(made.comparison))
+    if experiment.plan.sweep is not None:
+        drawn = make_sweep_report(root, experiment.plan)
+        paths = write_sweep_report(drawn, experiment.folder.report)
+        numbers = sweep_headline(root, experiment.plan)
+    else:
+        made = make_report(experiment, metric=metric)
+        paths, numbers = write_report(made, experiment.folder.report), headline(made.comparison)
+    behind = attach_report(root, experiment.plan, paths, numbers)
     if as_json:
         print(json.dumps({"files": [str(path) for path in paths], "mlflow": behind or "logged"}))
         return

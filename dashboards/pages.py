@@ -13,6 +13,7 @@ from arch_search.progress import read_status
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import tracking_address
 from dashboards.report import refresh_report
+from dashboards.sweep_report import make_sweep_report, write_sweep_report
 
 _HOSTS = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 _TYPES = {".html": "text/html; charset=utf-8", ".svg": "image/svg+xml",
@@ -65,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND, _page("Not found", "There is no such page."))
             return
         with self.server.drawing:
-            refresh_report(folder.name, self.server.root)
+            _refresh(folder, self.server.root)
         path = folder.report / name
         if path.is_file():
             self._answer(HTTPStatus.OK, path.read_bytes(), kind)
@@ -82,6 +83,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet: the terminal belongs to the addresses."""
+
+
+def _refresh(folder: ExperimentFolder, root: Root) -> None:
+    """A sweep's report is drawn at every visit, an ablation's when runs have come in."""
+    plan = folder.plan()
+    if plan.sweep is None:
+        refresh_report(folder.name, root)
+    else:
+        write_sweep_report(make_sweep_report(root, plan), folder.report)
 
 
 def charts_url(folder: ExperimentFolder, own_server: str) -> str | None:

@@ -55,8 +55,9 @@ def front_chart(sweep: SweepSpec, table: pd.DataFrame) -> alt.TopLevelMixin:
         x=x, y=y, color=_state(), shape=alt.Shape("immune:N", legend=alt.Legend(title=None))
     )
     members = alt.Chart(table.query("front"))
-    layers = [points, members.mark_point(size=70, filled=True, color=STATES["COMPLETE"]).encode(x, y),
-              members.mark_text(dx=8, dy=-8, align="left", color=INK).encode(x, y, text="trial:N")]  # fmt: skip
+    filled = members.mark_point(size=70, filled=True, color=STATES["COMPLETE"])
+    names_at = members.mark_text(dx=8, dy=-8, align="left", color=INK)
+    layers: list[alt.Chart] = [points, filled.encode(x, y), names_at.encode(x, y, text="trial:N")]
     if len(names) > 1:
         layers.insert(0, members.mark_line(color=MUTED, strokeDash=[4, 3]).encode(x, y))
     return alt.layer(*layers).properties(width=WIDTH, height=340)
@@ -101,7 +102,7 @@ def importance_chart(sweep: SweepSpec, trials: Sequence[Trial]) -> alt.TopLevelM
     )  # fmt: skip
 
 
-def slice_chart(sweep: SweepSpec, trials: Sequence[Trial]) -> alt.TopLevelMixin | None:
+def slice_chart(sweep: SweepSpec, trials: Sequence[Trial]) -> alt.ConcatChart | None:
     """Each parameter against the first rung's score, one panel a parameter."""
     name = next(iter(sweep.objectives))
     panels = []

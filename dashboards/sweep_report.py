@@ -1,4 +1,4 @@
-"""A sweep as a page to read: its front with intervals, what it cost, what decided, how far rungs agree."""
+"""A sweep as a page to read: its front with intervals, its cost, what decided in it."""
 
 import math
 import re
@@ -155,8 +155,10 @@ def _front_table(sweep: SweepSpec, trials: Sequence[Trial]) -> Table:
                   for value in values_of(sweep, trial, last)]  # fmt: skip
         rows.append((trial.name, trial.arm.layout, _options(trial),
                      f"{trial.arm.counts['parameters']:,.0f}", *values, *fresh, *lost))  # fmt: skip
-    columns = ("trial", "layout", "options", "parameters", *map(label, sweep.objectives),
-               *(f"fresh mean of {label(n)}" for n in trained), *("lost" for _ in trained))  # fmt: skip
+    shown = [label(name) for name in sweep.objectives]
+    shown += [f"fresh mean of {label(name)}" for name in trained]
+    shown += [f"lost in {label(name)}" for name in trained]
+    columns = ("trial", "layout", "options", "parameters", *shown)
     note = (
         "Values by which the front was found, then means over fresh seeds with 95 % t intervals; "
         "lost: how much worse the fresh mean is."

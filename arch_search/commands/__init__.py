@@ -10,6 +10,7 @@ COMMANDS = {
     "stop": "arch_search.commands.control:stop",
     "resume": "arch_search.commands.control:resume",
     "compare": "arch_search.commands.compare:compare",
+    "study": "arch_search.commands.study:study",
     "results": "arch_search.commands.results:results",
     "rebuild": "arch_search.commands.rebuild:rebuild",
     "doctor": "arch_search.commands.doctor:doctor",

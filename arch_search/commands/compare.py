@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from arch_search.commands.names import NameArgument
+from arch_search.commands.sweep import describe_sweep, show_sweep, sweep_plan
 from arch_search.compare import Comparison, comparison_table
 from arch_search.compare import compare as compare_arms
 from arch_search.errors import UsageError
 from arch_search.findings import ArmOutcome
+from arch_search.storage import Root
 
 
 def compare(
@@ -28,6 +30,13 @@ def compare(
     ] = None,
 ) -> None:
     """Which arms differ from the baseline, how surely, and what could not be resolved."""
+    root = Root()
+    if (plan := sweep_plan(root, name)) is not None:
+        if as_json:
+            print(json.dumps(describe_sweep(root, plan), indent=1, ensure_ascii=False))
+        else:
+            show_sweep(root, plan, Console())
+        return
     comparison = compare_arms(name, metric=metric)
     if parquet is not None:
         _write_parquet(comparison, parquet)

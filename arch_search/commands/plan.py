@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from arch_search.commands.sweep import show_sweep_plan
 from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.wording import by_value
@@ -40,6 +41,9 @@ def plan(
 
 def show(plan: Plan, root: Root, console: Console) -> None:
     """Print a plan for a reader."""
+    if plan.sweep is not None:
+        show_sweep_plan(plan, console)
+        return
     console.print(f"[bold]{plan.name}[/bold]  {plan.question}", highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from arch_search.commands.compare import compare
 from arch_search.commands.control import start
 from arch_search.commands.plan import FileArgument, OverridesArgument
+from arch_search.commands.sweep import show_sweep
 from arch_search.errors import UsageError
 from arch_search.progress import has_driver
 from arch_search.spec import Plan
@@ -38,7 +40,11 @@ def submit(
         file, overrides or [], root, address=address, wait=wait, limit=limit, as_json=as_json
     )
     if wait and not as_json and _any_result(root, name):
-        compare(name)
+        plan = root.experiment(name).plan()
+        if plan.sweep is None:
+            compare(name)
+        else:
+            show_sweep(root, plan, Console())
         for command in entry_points(group="arch_search.commands", name="report"):
             command.load()(name)
         print(f"In MLflow: arch-search ui   As a table: arch-search compare {name} --json")

@@ -15,6 +15,8 @@ Scores = Sequence[float]
 
 def non_dominated_ranks(scores: Sequence[Scores]) -> list[int]:
     """0 for the front, 1 for the front of what is left without it, and so on."""
+    if not scores:
+        return []
     points = np.asarray(scores, dtype=float).reshape(len(scores), -1)
     ranks = np.full(len(points), -1)
     left = np.arange(len(points))

@@ -155,6 +155,60 @@ def _tau(trials: Sequence[Trial], name: str, rung: int, larger: int) -> float:
     return float(found.statistic)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Importance:
+    """How much of the scores' variance a parameter explains by itself, over `n` trials that had it.
+
+    Adjusted for the number of its levels (epsilon squared), so that a choice without effect comes
+    out near 0 however many levels it has; numbers from a range are cut into four levels.
+    """
+
+    parameter: str
+    share: float
+    n: int
+    levels: int
+
+
+def importances(
+    sweep: SweepSpec, trials: Sequence[Trial], metric: str, rung: int = 0
+) -> list[Importance]:
+    """Of each parameter for an objective, at a rung that all trials reached; largest first.
+
+    The first rung by default: there alone nobody had been pruned, and all had one budget.
+    """
+    scored = [trial for trial in trials if _scored(trial, rung)]
+    names = dict.fromkeys(name for trial in scored for name in trial.params)
+    found = []
+    for name in names:
+        having = [trial for trial in scored if name in trial.params]
+        values = np.array([_number(trial, metric, rung) for trial in having])
+        levels = _levels([trial.params[name] for trial in having])
+        if (one := _explained(values, levels)) is not None:
+            found.append(Importance(parameter=name, share=one, n=len(having),
+                                    levels=len(set(levels))))  # fmt: skip
+    return sorted(found, key=lambda one: -one.share)
+
+
+def _levels(given: Sequence[Any]) -> list[str]:
+    """Levels of a factor; more than eight numbers are cut at their quartiles."""
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in given)
+    if not numbers or len(set(given)) <= 8:
+        return [str(value) for value in given]
+    cuts = np.quantile(np.array(given, dtype=float), [0.25, 0.5, 0.75])
+    return [str(int(np.searchsorted(cuts, value))) for value in given]
+
+
+def _explained(values: np.ndarray, levels: Sequence[str]) -> float | None:
+    """Epsilon squared of a one-way layout; None where it cannot be told."""
+    groups = [values[[level == one for level in levels]] for one in sorted(set(levels))]
+    n, k = len(values), len(groups)
+    total = float(((values - values.mean()) ** 2).sum()) if n else 0.0
+    if k < 2 or n <= k or total == 0:
+        return None
+    within = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
+    return max(1 - within / (n - k) * (n - 1) / total, 0.0)
+
+
 def tokens_used(sweep: SweepSpec, trials: Iterable[Trial]) -> int:
     """Tokens that the search trained on, each trunk counted once; the second look left out."""
     return sum(

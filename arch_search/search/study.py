@@ -206,7 +206,9 @@ class Published:
             )
         if owner is None:
             study.set_user_attr("arch_search.root", self._owner)
-            study.set_metric_names(list(self._sweep.objectives))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # experimental, and for the eye alone
+                study.set_metric_names(list(self._sweep.objectives))
         self._ids = {t.user_attrs["trial"]: t._trial_id for t in study.get_trials(deepcopy=False)}
         self._said = {}
         return storage, study

@@ -98,22 +98,21 @@ class Sweep:
         Args:
             is_over: whether a run has ended for good, one way or the other.
         """
-        self._settle(is_over)
-        if self._is_searched:
-            return self._second_look(is_over)
-        while True:
+        while not self._is_searched:
+            self._settle(is_over)
             self._judge()
             active = self._active()
             if len(active) < room and self._wants_more() and self._propose():
-                self._settle(is_over)  # what is known from an earlier run needs no new one
                 continue
-            if active or any(trial.is_waiting() for trial in self.ledger.trials):
-                if active:
-                    return active
+            if any(is_over(run) for run in active):
+                continue  # known from an earlier experiment: answered from its record
+            if active:
+                return active
+            if any(trial.is_waiting() for trial in self.ledger.trials):
                 self._judge(at_last=True)
-                continue
-            self._finish()
-            return self.due(is_over, room)
+            else:
+                self._finish()
+        return self._second_look(is_over)
 
     @property
     def _is_searched(self) -> bool:
@@ -319,6 +318,8 @@ class Sweep:
         log.info("search over: %s", reason)
 
     def _second_look(self, is_over: Callable[[PlannedRun], bool]) -> list[PlannedRun]:
+        self._fresh()
+        self._settle(is_over)
         left = [one.run for one in self._fresh() if not is_over(one.run)]
         if not left and self.ledger.closed_for < self.sweep.trials:
             self.ledger.write("closed", trials=self.sweep.trials)
