@@ -118,6 +118,14 @@ def test_splits_of_a_hub_dataset_keep_their_meaning(tmp_path):
     ]
 
 
+def test_a_folder_in_the_hubs_layout_is_itself_whatever_its_name(tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "train.jsonl").write_text('{"text": "a"}\n' * 40)
+    assert len(list(find_corpus({"huggingface": "json"}).documents())) == 40
+
+
 def test_documents_are_filtered_by_length(jsonl):
     spec = {"jsonl": str(jsonl), "min_bytes": 40, "max_bytes": 50}
     lengths = [len(d.text) for d in find_corpus(spec).documents()]

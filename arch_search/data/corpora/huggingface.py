@@ -140,9 +140,12 @@ def _rows(options: HuggingFaceOptions, split: str) -> Iterator[Mapping[str, Any]
         raise UsageError(
             "Hugging Face datasets need the package datasets; run: pip install 'arch-search[data]'"
         ) from None
+    folder = Path(options.huggingface).expanduser()
+    # By its whole path, or a folder called "json" would be taken for a format of that name.
+    source = str(folder.resolve()) if folder.is_dir() else options.huggingface
     try:
         yield from load_dataset(
-            options.huggingface,
+            source,
             name=options.config or None,
             split=split,
             revision=options.revision or None,
