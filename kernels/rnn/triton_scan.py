@@ -18,6 +18,9 @@ MAX_VALUE = {"rnn": 64, "gru": 32, "lstm": 32}  # what fits in registers
 PLAIN = {"rnn": triton_rnn, "gru": triton_gru, "lstm": triton_lstm}
 FAST = {"rnn": gluon_rnn, "gru": gluon_gru, "lstm": gluon_lstm}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TRITON = tuple(int(x) for x in triton.__version__.split(".")[:2])
+# seen on 3.9.0 (an assertion in LLVM's SLP vectoriser ends the process), not on 3.6 or 3.7.1
+BREAKS_FLOAT32_LSTM = not interpreted() and TRITON > (3, 7)
 INPUTS = {"rnn": 1, "gru": 3, "lstm": 1}  # over time; then weights, then states
 WEIGHTS = {"rnn": 1, "gru": 3, "lstm": 1}
 
@@ -28,6 +31,8 @@ def unsupported(kernel: str, *tensors: Tensor, clip: Clip, reset: Tensor | None)
     x, V, most = tensors[0], tensors[-1].shape[-1], MAX_VALUE[kernel]
     if x.device.type != ("cpu" if interpreted() else "cuda"):
         return f"the tensors are on {x.device.type}, and the kernels run on CUDA"
+    if kernel == "lstm" and x.dtype == torch.float32 and BREAKS_FLOAT32_LSTM:
+        return f"Triton {triton.__version__}'s compiler aborts on the float32 LSTM; 3.7.1 does not"
     for tensor in tensors:
         if tensor.dtype not in DTYPES:
             return f"a tensor is {tensor.dtype}; the kernels take float32, bfloat16 and float16"
@@ -102,7 +107,8 @@ def _options(tensors: list[Tensor], V: int, keep: Tensor | None, fast: bool) -> 
     return {
         "V": V, "BB": ROWS, "BV": BV, "RESET": keep is not None, "PRECISE": exact,
         "OPERAND": "float32" if tensors[0].dtype == torch.float32 else operand,
-        "num_warps": BV // 16, "num_stages": 1,
+        "num_warps": BV // 16 * (2 if tensors[0].dtype == torch.float32 else 1),
+        "num_stages": 1,
     }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
 from kernels.m2rnn.triton_scan import plan
 from kernels.m2rnn.triton_step import scan_step
+from kernels.rnn.triton_scan import BREAKS_FLOAT32_LSTM
 from kernels.rnn.triton_scan import FAST as FAST_CELLS
 from kernels.rnn.triton_scan import PLAIN as PLAIN_CELLS
 
@@ -147,11 +148,14 @@ def test_vector_cells(tmp_path, cell, reset, clip):
             kernel = getattr(FAST_CELLS[cell], f"{cell}_{way}")
             assert spilled(tmp_path, kernel, fast | more, "bf16", num_warps=1) == 0, way
     for dtype in ("fp32", "bf16"):
+        if cell == "lstm" and dtype == "fp32" and BREAKS_FLOAT32_LSTM:
+            continue  # the scan refuses it
         plain = {"V": 16, "BB": 16, "BV": 16, "RESET": reset, "PRECISE": dtype == "fp32",
                  "OPERAND": "float32" if dtype == "fp32" else "bfloat16"}  # fmt: skip
         for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
             kernel = getattr(PLAIN_CELLS[cell], f"{cell}_{way}")
-            assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=1) == 0, way
+            warps = 2 if dtype == "fp32" else 1
+            assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=warps) == 0, way
 
 
 def test_sums(tmp_path):
