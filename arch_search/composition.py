@@ -14,6 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arch_search.errors import UsageError
 
+TAKEN_WHOLE = ("corpus", "tokenizer")
+"""Keys of `data` whose mapping replaces another: `{jsonl: …}` over `{folder: …}` is no mixture."""
+
 
 def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The file with its defaults composed and the overrides applied, as plain data.
@@ -25,12 +28,20 @@ def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     defaults = own.pop("defaults", [])
     with _errors_of(path):
         composed = _compose(path, defaults)
+        _drop_replaced(composed, own)
         merged = OmegaConf.merge(composed, own)
         for override in overrides:
             _override(merged, override)
         data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items()}
+
+
+def _drop_replaced(composed: DictConfig, own: dict[str, Any]) -> None:
+    data = own.get("data")
+    for key in TAKEN_WHOLE:
+        if isinstance(data, dict) and key in data and "data" in composed:
+            composed.data.pop(key, None)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -84,6 +95,7 @@ def _override(merged: DictConfig | ListConfig, text: str) -> None:
         raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")
     value = OmegaConf.select(OmegaConf.from_dotlist([text]), key)
     both = isinstance(value, DictConfig) and isinstance(OmegaConf.select(merged, key), DictConfig)
+    both = both and key.removeprefix("data.") not in TAKEN_WHOLE
     OmegaConf.update(merged, key, value, merge=both, force_add=True)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
+from arch_search.composition import TAKEN_WHOLE
 from arch_search.confounds.derived import derived_counts
 from arch_search.contrasts import declared_interactions
 from arch_search.design import Arm, make_arms
@@ -93,6 +94,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        both = both and key not in TAKEN_WHOLE
         merged[key] = _merged(merged[key], value) if both else value
     return merged
 

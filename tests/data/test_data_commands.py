@@ -113,3 +113,21 @@ def test_an_experiments_wrong_corpus_names_the_file_and_what_to_do(command):
     assert "Did you mean 'folder'" in err
     assert str(FIRST) in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_another_corpus_or_tokenizer_takes_the_place_of_the_one_before(command):
+    Path("lines.jsonl").write_text('{"text": "some text here"}\n' * 60)
+    path = Path("own.yaml")
+    content = FIRST.read_text().replace("data: sotu_bytes", "data: sotu_bpe")
+    path.write_text(content + "data: {corpus: {folder: texts, pattern: '*.md'}}\n")
+    lines = "{jsonl: lines.jsonl, name: lines}"
+    arms = f"arms={{explicit: {{other: {{data: {{corpus: {lines}, tokenizer: bytes}}}}}}}}"
+    bpe = "data.tokenizer={bpe: 280}"
+    code, out, err = command("plan", path, *SHORT, bpe, arms, "--json")
+    assert code == 0, err
+    data = [arm["data"] for arm in json.loads(out)["arms"]]
+    assert {(d["corpus"], d["tokenizer"]) for d in data[:-1]} == {("texts", "bpe-280")}
+    assert (data[-1]["corpus"], data[-1]["tokenizer"]) == ("lines", "bytes")
+    code, out, err = command("plan", path, *SHORT, bpe, f"data.corpus={lines}", "--json")
+    assert code == 0, err
+    assert json.loads(out)["arms"][0]["data"]["corpus"] == "lines"
