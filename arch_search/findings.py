@@ -199,7 +199,7 @@ def _resolution(
             "once seeds are blocks, this design finds a true difference of "
             f"{max(visible):.2g}{relative} four times in five."
         )
-        if margin is not None and share is not None and max(visible) > margin:
+        if open_ and margin is not None and share is not None and max(visible) > margin:
             yield (
                 f"The smallest effect that matters, {100 * share:.3g} % ({margin:.2g}), is smaller "
                 "than that: more seeds are needed to settle it."

@@ -25,7 +25,7 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
 ) -> None:
-    """Write the experiment as one HTML page, as Markdown and as SVG figures, and log them."""
+    """Write the experiment as one HTML page, Markdown, LaTeX tables and SVG figures; log them."""
     root = Root()
     experiment = read_experiment(name, root)
     if experiment.plan.sweep is not None:

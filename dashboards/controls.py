@@ -8,7 +8,7 @@ from arch_search.budgets import EqualFlops, TokenMultiplier, schedule_sentence
 from arch_search.compare import Comparison
 from arch_search.documents import FEW, REACH, DocumentDifference
 from arch_search.metric_names import label
-from arch_search.records import Experiment, RunRecord
+from arch_search.records import Experiment, RunRecord, curve_metric, curves
 from arch_search.spec import Plan
 from arch_search.starts import branch_sentences
 
@@ -84,8 +84,8 @@ def residues(experiment: Experiment) -> list[str]:
 def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     """What a reader should keep in mind: the planner's notes and findings, tuning, warnings."""
     plan = experiment.plan
-    limits = [finding.text for finding in plan.findings if finding.level == "limit"]
-    held = [finding.text for finding in plan.findings if finding.level == "residue"]
+    limits = [_sentence(f.text) for f in plan.findings if f.level == "limit"]
+    held = [_sentence(f.text) for f in plan.findings if f.level == "residue"]
     tuned = [
         f"Learning rate of {one.level}: {one.learning_rate:g}, the best of "
         f"{', '.join(one.means)} in {one.experiment} ({one.metric}, seeds of its own)."
@@ -102,6 +102,10 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
+
+
 def reach_words(
     experiment: Experiment,
     flops: EqualFlops | None,
@@ -109,9 +113,12 @@ def reach_words(
     documents: Sequence[DocumentDifference],
 ) -> tuple[str, ...]:
     """How far the evidence of other budgets and of documents reaches."""
-    said = []
+    said, logged = [], curves(experiment)
     if flops is None:
-        said.append("Equal FLOPs: all arms took the same, or no curve was logged to read them by.")
+        curve = f" Curves are of {label(curve_metric(logged))}." if len(logged) else ""
+        said.append(
+            f"Equal FLOPs: all arms took the same, or no curve was logged to read them by.{curve}"
+        )
     else:
         said.append(
             f"Equal FLOPs: every arm at {flops.flops:.3g} training FLOPs, read off "
@@ -122,7 +129,8 @@ def reach_words(
     if multipliers:
         said.append(
             "Token multiplier: how many times the arm's tokens the baseline needs to come equally "
-            "far (over 1 is in the arm's favour); mean and 95 % interval over seeds, arm by arm."
+            "far (over 1 is in the arm's favour), read off the same curve; mean and 95 % interval "
+            "over seeds, arm by arm."
         )
     said.append(
         "Equal seconds is not shown: it needs speeds measured with the device to itself, and these "

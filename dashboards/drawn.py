@@ -78,7 +78,10 @@ def _of_the_runs(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
 
 
 def _costs(experiment: Experiment) -> pd.DataFrame:
-    """Columns arm, cost, amount; a cost in which no arm differs is left out."""
+    """Columns arm, cost, amount; a cost in which no arm differs is left out.
+
+    Empty if no counted cost differs: a shared device's speeds alone would be read as a ranking.
+    """
     names = {"state_elements": "state elements", "forward_flops_per_token": "forward FLOPs a token",
              "parameters": "parameters"}  # fmt: skip
     rows = [
@@ -94,6 +97,8 @@ def _costs(experiment: Experiment) -> pd.DataFrame:
             rows.append((arm.name, "tokens a second (shared device)", median))
     costs = pd.DataFrame(rows, columns=["arm", "cost", "amount"])
     levels = {name: set(costs.loc[costs["cost"] == name, "amount"]) for name in costs["cost"]}
+    if not any(len(levels.get(name, ())) > 1 for name in names.values()):
+        return costs.iloc[:0]
     return costs.loc[[len(levels[name]) > 1 for name in costs["cost"]]]
 
 

@@ -17,7 +17,7 @@ from dashboards.sweep_report import make_sweep_report, write_sweep_report
 
 _HOSTS = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 _TYPES = {".html": "text/html; charset=utf-8", ".svg": "image/svg+xml",
-          ".md": "text/plain; charset=utf-8"}  # fmt: skip
+          ".md": "text/plain; charset=utf-8", ".tex": "text/plain; charset=utf-8"}  # fmt: skip
 _STYLE = (
     "body{font:16px/1.55 'Helvetica Neue',Helvetica,Arial,sans-serif;color:#1c2733;max-width:960px;"
     "margin:48px auto;padding:0 32px}a{color:#0072b2}table{border-collapse:collapse;width:100%}"
