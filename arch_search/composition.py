@@ -1,5 +1,6 @@
 """The experiment file as plain data: defaults composed by Hydra, overrides merged by OmegaConf."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from arch_search.errors import UsageError
 
 TAKEN_WHOLE = ("corpus", "tokenizer")
 """Keys of `data` whose mapping replaces another: `{jsonl: …}` over `{folder: …}` is no mixture."""
+LARGEST_BYTES = 1_000_000
+MOST_ALIASES = 100  # each multiplies what it names: a few lines could fill the memory
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -25,6 +29,7 @@ def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         UsageError: no such file, not YAML, an unknown group, an override that is no `key=value`.
     """
     own = _read_yaml(path)
+    _refuse_control_characters(path, [own, list(overrides)])
     defaults = own.pop("defaults", [])
     with _errors_of(path):
         composed = _compose(path, defaults)
@@ -48,12 +53,34 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"no experiment file at {path}")
     with _errors_of(path):
+        _refuse_bombs(path)
         loaded = OmegaConf.load(path)
     if not isinstance(loaded, DictConfig):
         raise UsageError(f"{path}: an experiment file is a mapping of keys, this one is a list")
     data = OmegaConf.to_container(loaded, resolve=False)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items()}
+
+
+def _refuse_bombs(path: Path) -> None:
+    if path.stat().st_size > LARGEST_BYTES:
+        raise UsageError(f"{path}: an experiment file has at most {LARGEST_BYTES:,} bytes")
+    with path.open("rb") as file:
+        aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(file))
+    if aliases > MOST_ALIASES:
+        raise UsageError(f"{path}: {aliases} YAML aliases (*name), expected {MOST_ALIASES} at most")
+
+
+def _refuse_control_characters(path: Path, value: Any, key: str = "") -> None:
+    """They could rewrite what a terminal shows of a name or a question."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _refuse_control_characters(path, [str(name), item], str(name))
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_control_characters(path, item, key)
+    elif isinstance(value, str) and CONTROL.search(value):
+        raise UsageError(f"{path}: {key or 'an override'} has control characters: {value[:40]!r}")
 
 
 def _compose(path: Path, defaults: Any) -> DictConfig:

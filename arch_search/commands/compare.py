@@ -9,8 +9,10 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from arch_search.commands.names import NameArgument
+from arch_search.commands.screen import screen
 from arch_search.commands.sweep import describe_sweep, show_sweep, sweep_plan
 from arch_search.compare import Comparison, comparison_table
 from arch_search.compare import compare as compare_arms
@@ -35,7 +37,7 @@ def compare(
         if as_json:
             print(json.dumps(describe_sweep(root, plan), indent=1, ensure_ascii=False))
         else:
-            show_sweep(root, plan, Console())
+            show_sweep(root, plan, screen())
         return
     comparison = compare_arms(name, metric=metric)
     if parquet is not None:
@@ -43,7 +45,7 @@ def compare(
     if as_json:
         print(json.dumps(asdict(comparison), indent=1, ensure_ascii=False))
     elif parquet is None:
-        show(comparison, Console())
+        show(comparison, screen())
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -114,7 +116,7 @@ def _show_arms(comparison: Comparison, console: Console) -> None:
         )
     console.print(table)
     for outcome in comparison.arms[1:]:
-        console.print(f"{outcome.arm}: [bold]{outcome.verdict}[/bold]", highlight=False)
+        console.print(Text.assemble(outcome.arm, ": ", (outcome.verdict, "bold")))
     console.print()
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from arch_search.commands.follow import follow, status_view
 from arch_search.commands.names import NameArgument, experiment_names
+from arch_search.commands.screen import screen
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import is_live, settle
@@ -142,7 +143,7 @@ def _follow(root: Root, name: str, launched: "Launched", console: Console | None
 def _start_told_as_json(root: Root, name: str, launched: "Launched", *, wait: bool) -> int:
     code = 0
     if wait and not launched.is_nothing:
-        code = _follow(root, name, launched, Console(stderr=True))
+        code = _follow(root, name, launched, screen(stderr=True))
     started = {"pid": launched.pid, "job": launched.job, "nothing_to_do": launched.is_nothing}
     print(json.dumps({**started, **_as_data(read_status(root, name))}, indent=1))
     return code
@@ -183,4 +184,4 @@ def _at_work(root: Root, folder: ExperimentFolder) -> bool:
 
 
 def _print(what: RenderableType) -> None:
-    Console().print(what, highlight=False)
+    screen().print(what)

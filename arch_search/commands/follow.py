@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from arch_search.commands.screen import screen
 from arch_search.lease import settle
 from arch_search.progress import WAITED_FOR, ExperimentStatus, RunStatus, read_status
 from arch_search.storage import Root
@@ -37,7 +38,7 @@ def follow(
     Args:
         ended: says why the process that should become the driver ended (a Ray job); "" before.
     """
-    console = console or Console()
+    console = console or screen()
     watch = _watch_live if console.is_terminal else _watch_plainly
     ended = ended or (lambda: "")
     try:

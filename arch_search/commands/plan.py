@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep_plan
 from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
@@ -36,7 +38,7 @@ def plan(
     if as_json:
         print(json.dumps({**asdict(made), "estimate": estimate(made, root)}, indent=1))
     else:
-        show(made, root, Console())
+        show(made, root, screen())
 
 
 def show(plan: Plan, root: Root, console: Console) -> None:
@@ -44,7 +46,7 @@ def show(plan: Plan, root: Root, console: Console) -> None:
     if plan.sweep is not None:
         show_sweep_plan(plan, console)
         return
-    console.print(f"[bold]{plan.name}[/bold]  {plan.question}", highlight=False)
+    console.print(Text.assemble((plan.name, "bold"), "  ", plan.question))
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
     table.add_column("layers", overflow="fold")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from arch_search.commands.names import NameArgument
+from arch_search.commands.screen import screen
 from arch_search.errors import UsageError
 from arch_search.records import curves, read_experiment
 from arch_search.records import results as read_results
@@ -40,7 +40,7 @@ def results(
     elif parquet is None and csv is None:
         metric = root.experiment(name).plan().primary.metric
         columns = list(frame.columns) if curve else [c for c in (*SHOWN, metric) if c in frame]
-        Console().print(_table(frame, columns), highlight=False)
+        screen().print(_table(frame, columns))
 
 
 def _table(frame: pd.DataFrame, columns: list[str]) -> Table:

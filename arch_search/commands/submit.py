@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from arch_search.commands.compare import compare
 from arch_search.commands.control import start
 from arch_search.commands.plan import FileArgument, OverridesArgument
+from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep
 from arch_search.errors import UsageError
 from arch_search.progress import has_driver
@@ -44,7 +44,7 @@ def submit(
         if plan.sweep is None:
             compare(name)
         else:
-            show_sweep(root, plan, Console())
+            show_sweep(root, plan, screen())
         for command in entry_points(group="arch_search.commands", name="report"):
             command.load()(name)
         print(f"In MLflow: arch-search ui   As a table: arch-search compare {name} --json")

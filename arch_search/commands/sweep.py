@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from arch_search.search.outcome import (
     complete,
@@ -29,7 +30,7 @@ def show_sweep_plan(plan: Plan, console: Console) -> None:
 
     assert plan.sweep is not None
     sweep = plan.sweep
-    console.print(f"[bold]{plan.name}[/bold]  {plan.question}", highlight=False)
+    console.print(Text.assemble((plan.name, "bold"), "  ", plan.question))
     size = Candidates.of_plan(plan).space().size()
     many = "more than can be listed" if size is None else f"{size:,}"
     lines = [

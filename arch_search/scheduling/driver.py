@@ -97,6 +97,7 @@ def _drive(
     try:
         if not is_done(root, plan):
             _run_all(root, folder, plan, presence, options)
+            settle(root, [root.run(planned.hash) for planned in folder.plan().runs])
     finally:
         behind = writer.close(CATCH_UP_SECONDS)
     if behind:

@@ -163,6 +163,7 @@ def clear(folder: str) -> None:
 def start_local(cpus: int | None = None) -> Session:
     """Start Ray on this machine for this process alone, in a folder that nobody else can enter."""
     set_authentication(own_cluster=True)
+    _listen_to_this_machine_only()
     _quiet()
     import ray
 
@@ -196,6 +197,14 @@ def join(address: str) -> Session:
             "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH set if it wants a token?"
         ) from None
     return Session()
+
+
+def _listen_to_this_machine_only() -> None:
+    """Ray's servers take the address of the node, which this makes 127.0.0.1.
+
+    Meant for systems whose firewall asks about every server; there is no other way to say it.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 
 
 def _quiet() -> None:
