@@ -1,9 +1,10 @@
 """Arms that are all the same are found different at the nominal rate.
 
-`aa_runs.csv` holds 96 runs of experiments/aa_seeds.yaml (trained at commit 2fa51d4): one model, 6 data
-seeds, and for each of them 16 initial seeds. Runs of one data seed saw the same tokens, so data seeds
-are true blocks; a pseudo-ablation takes some of them and, within each, hands the runs to arms by lot.
-In a real ablation a block shares its initial seed, too; here it cannot, or runs would be equal.
+`aa_runs.csv` holds 96 runs of experiments/aa_seeds.yaml (trained at commit 2fa51d4): one model,
+6 data seeds, and for each of them 16 initial seeds. Runs of one data seed saw the same tokens, so
+data seeds are true blocks; a pseudo-ablation takes some of them and, within each, hands the runs to
+arms by lot. In a real ablation a block shares its initial seed, too; here it cannot, or runs would
+be equal.
 
 All pseudo-ablations of a size come from one table, so their rate is that of these 96 runs: about
 5 % if noise is nearly normal and equal, which is what the test is about.
