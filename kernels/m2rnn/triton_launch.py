@@ -45,7 +45,8 @@ def plan(N: int, K: int, V: int, *, delta: bool) -> Plan:
     BV = max(16, triton.next_power_of_2(V))
     rows = max(16, triton.next_power_of_2(K))
     BK = rows if delta else 16
-    warps = max(1, BK * BV // (256 if BV == 16 or delta else 128))
+    warps = max(1, BK * BV // (256 if BV == 16 and not delta else 128))
+    warps = min(8, warps) if delta else warps
     tiles = triton.cdiv(K, BK)
     C = 64
     while C > 16 and N * tiles * BK * BV * 4 * C > SCRATCH_BYTES:

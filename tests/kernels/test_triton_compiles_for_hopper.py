@@ -155,7 +155,8 @@ def test_vector_cells(tmp_path, cell, reset, clip):
         for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
             kernel = getattr(PLAIN_CELLS[cell], f"{cell}_{way}")
             warps = 2 if dtype == "fp32" else 1
-            assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=warps) == 0, way
+            limit = GENERAL_BACKWARD if way == "backward" else 0
+            assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=warps) <= limit, way
 
 
 def test_sums(tmp_path):
