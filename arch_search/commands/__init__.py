@@ -13,6 +13,7 @@ COMMANDS = {
     "study": "arch_search.commands.study:study",
     "results": "arch_search.commands.results:results",
     "rebuild": "arch_search.commands.rebuild:rebuild",
+    "bench": "arch_search.commands.bench:bench",
     "doctor": "arch_search.commands.doctor:doctor",
 }
 """Our own commands in the order in which a person needs them, by import path."""

@@ -62,6 +62,7 @@ BAD = [
     (["stop", "nothing"], "no experiment 'nothing'"),
     (["resume", "nothing"], "no experiment 'nothing'"),
     (["status", "../../etc"], "experiment name"),
+    (["bench", "kernels"], "no CUDA device"),
     (["blocks", "m2rn"], "Did you mean 'm2rnn'"),
     (["submit", FIRST, *SMALL, "tracking.uri=http://127.0.0.1:9"], "127.0.0.1:9"),
     (["submit", FIRST, *SMALL, "resources.cpus=4096"], "4096"),
