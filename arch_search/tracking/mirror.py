@@ -31,6 +31,7 @@ class _Mirrored:
     run_id: str
     status: str
     steps: dict[str, int] = field(default_factory=dict)  # last step pushed, by metric
+    is_new: bool = False  # made by this process: MLflow has nothing that we do not know of
     complete: bool = False  # pushed as finished, with all its evaluations: it stays so
     seen: tuple[int, int] = (0, 0)  # attempts and the journal's size at the last push
     closed: tuple[str, str] = ("", "")  # how it ended, after how many attempts
@@ -172,7 +173,7 @@ class Mirror:
             tags=first_tags(self._root, self._plan, planned),
             run_name=f"{self._plan.name}/{planned.arm}/{planned.seed}",
         )
-        known = _Mirrored(run_id=made.info.run_id, status="RUNNING")
+        known = _Mirrored(run_id=made.info.run_id, status="RUNNING", is_new=True)
         self._runs[planned.hash] = known
         params = [Param(k, v) for k, v in parameters(self._plan, planned).items()]
         self._client.log_batch(known.run_id, params=params, synchronous=True)
@@ -188,7 +189,7 @@ class Mirror:
     def _learn_steps(self, known: _Mirrored, keys: set[str]) -> None:
         """Ask MLflow how far it has each of these metrics, the first time each is met."""
         for key in keys - known.steps.keys():
-            history = self._client.get_metric_history(known.run_id, key)
+            history = [] if known.is_new else self._client.get_metric_history(known.run_id, key)
             known.steps[key] = max((m.step for m in history), default=-1)
 
     def _close(
