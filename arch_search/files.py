@@ -42,16 +42,17 @@ def write_private(path: Path, data: str | bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_once(path: Path, data: str | bytes) -> bool:
+def write_once(path: Path, data: str | bytes, *, durable: bool = True) -> bool:
     """Create a file in one step. False, and nothing changed, if it is there already."""
-    name = _temporary(path, data, durable=True)
+    name = _temporary(path, data, durable=durable)
     try:
         os.link(name, path)
     except FileExistsError:
         return False
     finally:
         os.unlink(name)
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
     return True
 
 

@@ -79,10 +79,18 @@ class RunFolder:
     def hash(self) -> str:
         return self.path.name
 
-    def freeze(self, spec: RunSpec) -> None:
-        """Write the specification once. Raises ValueError if another one stands there."""
+    def freeze(self, spec: RunSpec, *, durable: bool = True) -> None:
+        """Write the specification once. Raises ValueError if another one stands there.
+
+        Args:
+            durable: False skips the flush to disk, for who would write it again after a power cut.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
-        if not write_once(self.path / "spec.json", to_json(spec)) and self.spec() != spec:
+        if write_once(self.path / "spec.json", to_json(spec), durable=durable):
+            return
+        if (self.path / "spec.json").stat().st_size == 0:  # the power was cut before the flush
+            write_atomic(self.path / "spec.json", to_json(spec))
+        if self.spec() != spec:
             raise ValueError(f"{self.path}/spec.json is not the run that its name says")
 
     def spec(self) -> RunSpec:

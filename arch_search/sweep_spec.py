@@ -200,7 +200,6 @@ class SweepSpec:
     immune: SmallShare = 0.1
     limits: dict[str, Limit] = field(default_factory=dict)
     enqueue: tuple[dict[str, Any], ...] = ()
-    take: Names = ()  # experiments whose results the sampler may learn from
     storage: str = ""  # an Optuna storage URL; a journal file in the experiment's folder if empty
     seed: NonNegativeInt = 0
     again: AgainSpec = field(default_factory=AgainSpec)

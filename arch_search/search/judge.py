@@ -4,6 +4,7 @@ Scores are minimised. With several objectives a trial's place is its non-dominat
 a rank the less crowded come first (Deb et al. 2002), so that a rule keeps as many as for one.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,9 @@ def non_dominated_ranks(scores: Sequence[Scores]) -> list[int]:
     """0 for the front, 1 for the front of what is left without it, and so on."""
     if not scores:
         return []
-    points = np.asarray(scores, dtype=float).reshape(len(scores), -1)
+    if len(scores[0]) <= 2:
+        return _ranks_of_pairs(scores)
+    points = np.asarray(scores, dtype=float)
     ranks = np.full(len(points), -1)
     left = np.arange(len(points))
     rank = 0
@@ -30,6 +33,18 @@ def non_dominated_ranks(scores: Sequence[Scores]) -> list[int]:
         left = left[dominated]
         rank += 1
     return ranks.tolist()
+
+
+def _ranks_of_pairs(scores: Sequence[Scores]) -> list[int]:
+    """The same for one or two numbers, in n log n: a front's members fall in the second number."""
+    pairs = [(score[0], score[-1]) for score in scores]
+    lowest: list[float] = []  # the second number of each front's last member
+    ranks: dict[tuple[float, float], int] = {}
+    for pair in sorted(set(pairs)):
+        rank = bisect_right(lowest, pair[1])
+        lowest[rank : rank + 1] = [pair[1]]
+        ranks[pair] = rank
+    return [ranks[pair] for pair in pairs]
 
 
 def crowding_distances(scores: Sequence[Scores]) -> list[float]:
@@ -63,6 +78,9 @@ def goes_on(number: int, scores: Mapping[int, Scores], pruner: PrunerSpec) -> bo
     if pruner.rule == "none":
         return True
     kept = len(scores) // (2 if pruner.rule == "median" else pruner.reduction)
+    if len(own := scores[number]) == 1:
+        better = sum((score[0], other) < (own[0], number) for other, score in scores.items())
+        return better < max(kept, 1)
     return number in ordered(scores)[: max(kept, 1)]
 
 

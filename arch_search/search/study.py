@@ -11,8 +11,11 @@ saved: after a kill the same history proposes the same trial.
 
 import inspect
 import logging
+import queue
+import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +23,7 @@ from urllib.parse import urlsplit
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.samplers._lazy_random_state import LazyRandomState  # the only way to their generators
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import Study, StudyDirection
@@ -40,6 +44,7 @@ OURS = {"tpe": "TPESampler", "nsgaii": "NSGAIISampler", "random": "RandomSampler
 SINGLE_ONLY = ("CmaEsSampler",)
 JOURNAL = "journal:"
 STATES = {"COMPLETE": TrialState.COMPLETE, "PRUNED": TrialState.PRUNED, "FAIL": TrialState.FAIL}
+CLOSE_SECONDS = 60.0
 LOCK_SECONDS = 5  # after so long a journal's lock is taken from a writer that was killed
 
 
@@ -90,10 +95,13 @@ class Proposals:
     def __init__(self, sweep: SweepSpec) -> None:
         """Raises UsageError as `sampler_factory`."""
         self._sweep = sweep
-        self._make = sampler_factory(sweep.sampler, len(sweep.objectives))
+        self._sampler = sampler_factory(sweep.sampler, len(sweep.objectives))(sweep.seed)
+        self._by_chance = optuna.samplers.RandomSampler()
         self._storage = InMemoryStorage()
         self._study = optuna.create_study(storage=self._storage, directions=_directions(sweep))
         self._ids: dict[int, int] = {}
+        self._noted: dict[str, Any] = {}
+        self._dropped = 0
 
     def ask(
         self, number: int, draw: int, fixed: Mapping[str, Any], *, at_random: bool = False
@@ -105,7 +113,8 @@ class Proposals:
             fixed: parameters that are not to be drawn.
         """
         seed = int(content_hash([self._sweep.seed, number, draw])[:8], 16)
-        self._study.sampler = optuna.samplers.RandomSampler(seed) if at_random else self._make(seed)
+        self._study.sampler = self._by_chance if at_random else self._sampler
+        _reseed(self._study.sampler, seed)
         if fixed:
             self._study.enqueue_trial(dict(fixed))
         return self._study.ask()
@@ -115,6 +124,20 @@ class Proposals:
 
     def drop(self, asked: optuna.Trial) -> None:
         self._storage.set_trial_state_values(asked._trial_id, TrialState.FAIL)
+        self._dropped += 1
+
+    def notes(self, number: int) -> dict[str, Any]:
+        """What the sampler wrote for itself, on a trial and on the study since the trial before.
+
+        With the number of draws dropped in between, by which Optuna's own ids are the same again.
+        """
+        trial = self._storage.get_trial(self._ids[number]).system_attrs
+        study = self._storage.get_study_system_attrs(self._study._study_id)
+        new = {k: v for k, v in study.items() if self._noted.get(k) != v}
+        self._noted |= new
+        dropped, self._dropped = self._dropped, 0
+        own = {k: v for k, v in trial.items() if k != "fixed_params"}
+        return {"trial": own, "study": new, "dropped": dropped}
 
     def distributions(self, number: int) -> dict[str, BaseDistribution]:
         return self._storage.get_trial(self._ids[number]).distributions
@@ -123,14 +146,12 @@ class Proposals:
         """Put in a trial of an earlier driver."""
         frozen = _frozen(trial, distributions)
         study_id = self._study._study_id
+        for _ in range(trial.notes["dropped"]):
+            self._study.add_trial(create_trial(state=TrialState.FAIL))
+        for key, value in trial.notes["study"].items():
+            self._storage.set_study_system_attr(study_id, key, value)
+            self._noted[key] = value
         self._ids[trial.number] = self._storage.create_new_trial(study_id, template_trial=frozen)
-
-    def teach(self, params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution],
-              values: list[float]) -> None:  # fmt: skip
-        """Let the sampler know a result from elsewhere."""
-        self._study.add_trial(
-            create_trial(params=dict(params), distributions=dict(distributions), values=values)
-        )
 
     def score(self, number: int, step: int, values: list[float]) -> None:
         """A trial's score at a rung; Optuna keeps those of one objective alone."""
@@ -145,6 +166,27 @@ class Proposals:
         self._storage.set_trial_state_values(self._ids[number], STATES[state], values)
 
 
+def _reseed(sampler: BaseSampler, seed: int) -> None:
+    """Let a sampler, and those that it asks, draw as if they had been made with this seed."""
+    parts: list[Any] = [sampler]
+    for part in parts:
+        for value in vars(part).values():
+            if isinstance(value, LazyRandomState):
+                value.rng.seed(seed)
+            elif isinstance(value, BaseSampler) and value not in parts:
+                parts.append(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """What is to be said of a trial: as it stood when it was said."""
+
+    trial: Trial
+    distributions: Mapping[str, BaseDistribution]
+    values: list[float] | None
+    excess: Mapping[str, float]
+
+
 def _frozen(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
     attributes = {
         "trial": trial.number,
@@ -152,13 +194,14 @@ def _frozen(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> Froz
         "content": trial.content,
         "immune": trial.immune,
         "origin": trial.origin,
-        **{f"count/{name}": value for name, value in trial.arm.counts.items()},
+        "counts": dict(trial.arm.counts),
     }
     frozen = create_trial(
         state=TrialState.RUNNING,
         params=trial.params,
         distributions=dict(distributions),
         user_attrs=attributes,
+        system_attrs=dict(trial.notes["trial"]),
     )
     frozen.datetime_start = datetime.now()
     return frozen
@@ -183,6 +226,9 @@ class Published:
         self._said: dict[int, tuple[str, int]] = {}  # state and scores that the storage has
         self._storage, self._study = self._open()
         self.behind = ""
+        self._queue: queue.SimpleQueue[list[Statement] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="optuna", daemon=True)
+        self._thread.start()
 
     def _open(self) -> tuple[BaseStorage, Study]:
         try:
@@ -213,15 +259,26 @@ class Published:
         self._said = {}
         return storage, study
 
-    def bring_up(self, trials: list[Trial], distributions: Callable[[int], Any],
-                 values: Callable[[Trial], list[float] | None],
-                 excess: Callable[[Trial], Mapping[str, float]]) -> None:  # fmt: skip
+    def say(self, statements: list[Statement]) -> None:
+        """Have the storage told, by a thread of its own: it holds up no run."""
+        self._queue.put(statements)
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Wait until the storage has been told everything, so long at most."""
+        self._queue.put(None)
+        self._thread.join(seconds)
+
+    def _write(self) -> None:
+        while (statements := self._queue.get()) is not None:
+            self._bring_up_all(statements)
+
+    def _bring_up_all(self, statements: list[Statement]) -> None:
         """Say of these trials what the storage has not got; an outage is logged and waits."""
         try:
             if self.behind:
                 self._storage, self._study = self._open()
-            for trial in trials:
-                self._bring_up(trial, distributions, values(trial), excess(trial))
+            for statement in statements:
+                self._bring_up(statement)
         except Exception as error:
             if not self.behind:
                 log.warning("the Optuna storage does not answer, it waits: %s", _first(error))
@@ -229,14 +286,14 @@ class Published:
             return
         self.behind = ""
 
-    def _bring_up(self, trial: Trial, distributions: Callable[[int], Any],
-                  values: list[float] | None, excess: Mapping[str, float]) -> None:  # fmt: skip
+    def _bring_up(self, said: Statement) -> None:
+        trial = said.trial
         number = trial.number
         stands = (trial.state, len(trial.outcomes))
         if self._said.get(number) == stands:
             return
         if number not in self._ids:
-            frozen = _frozen(trial, distributions(number))
+            frozen = _frozen(trial, said.distributions)
             study_id = self._study._study_id
             self._ids[number] = self._storage.create_new_trial(study_id, template_trial=frozen)
         trial_id = self._ids[number]
@@ -247,16 +304,16 @@ class Published:
         for rung in list(trial.outcomes)[self._said.get(number, ("", 0))[1] :]:
             self._score(trial_id, trial, rung)
         if trial.state != "RUNNING":
-            for name, value in excess.items():
+            for name, value in said.excess.items():
                 self._storage.set_trial_system_attr(trial_id, f"constraints:{name}", value)
             if trial.reason:
                 self._storage.set_trial_user_attr(trial_id, "ended", trial.reason)
-            self._storage.set_trial_state_values(trial_id, STATES[trial.state], values)
+            self._storage.set_trial_state_values(trial_id, STATES[trial.state], said.values)
         self._said[number] = stands
 
     def _score(self, trial_id: int, trial: Trial, rung: int) -> None:
         found = trial.outcomes[rung].metrics
-        step = trial.run(self._sweep, rung).spec.train.tokens
+        step = trial.tokens(self._sweep, rung)
         objectives = [name for name in self._sweep.objectives if name in found]
         if len(self._sweep.objectives) == 1 and objectives:
             self._storage.set_trial_intermediate_value(trial_id, step, found[objectives[0]])

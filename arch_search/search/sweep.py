@@ -10,7 +10,7 @@ judges as the first would have.
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from optuna.trial import FixedTrial
@@ -19,7 +19,7 @@ from arch_search.search.candidates import Candidates
 from arch_search.search.judge import enough, goes_on
 from arch_search.search.outcome import excess, front, members, minimised, values_of
 from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
-from arch_search.search.study import Proposals, Published
+from arch_search.search.study import Proposals, Published, Statement
 from arch_search.search.trials import (
     FIRST_FRESH_SEED,
     Ledger,
@@ -59,6 +59,8 @@ class Sweep:
     published: Published
     _seen: dict[str, int] = field(default_factory=dict)  # trial by its layout's content
     _runs: dict[int, PlannedRun] = field(default_factory=dict)  # what each running trial runs
+    _scores: dict[int, dict[int, tuple[float, ...]]] = field(default_factory=dict)  # by rung
+    _waiting: dict[int, Trial] = field(default_factory=dict)  # scored, and not judged yet
     _listed: list[dict[str, Any]] | None = None
 
     @classmethod
@@ -98,6 +100,11 @@ class Sweep:
         Args:
             is_over: whether a run has ended for good, one way or the other.
         """
+        runs = self._due(is_over, room)
+        self.ledger.sync()
+        return runs
+
+    def _due(self, is_over: Callable[[PlannedRun], bool], room: int) -> list[PlannedRun]:
         while not self._is_searched:
             self._settle(is_over)
             self._judge()
@@ -108,7 +115,7 @@ class Sweep:
                 continue  # known from an earlier experiment: answered from its record
             if active:
                 return active
-            if any(trial.is_waiting() for trial in self.ledger.trials):
+            if self._waiting:
                 self._judge(at_last=True)
             else:
                 self._finish()
@@ -120,6 +127,7 @@ class Sweep:
 
     def close(self) -> None:
         self._publish()
+        self.published.close()
         self.ledger.close()
 
     # What has ended
@@ -145,13 +153,18 @@ class Sweep:
         if found.failed:
             self._end(trial, "FAIL", f"rung {rung}: {found.failed}")
             return
-        values = values_of(self.sweep, trial, rung)
-        step = trial.run(self.sweep, rung).spec.train.tokens
-        self.proposals.score(number, step, list(values))
+        self._count(trial, rung)
         if rung == self.last_rung:
             self._end(trial, "COMPLETE", "")
         else:
+            self._waiting[number] = trial
             self._publish(trial)
+
+    def _count(self, trial: Trial, rung: int) -> None:
+        """Let the judge and the sampler know a score."""
+        values = values_of(self.sweep, trial, rung)
+        self._scores.setdefault(rung, {})[trial.number] = minimised(self.sweep, values)
+        self.proposals.score(trial.number, trial.tokens(self.sweep, rung), list(values))
 
     def _outcome(self, run: PlannedRun) -> Outcome:
         """The objectives' and limits' metrics of a run, or why there are none."""
@@ -171,11 +184,12 @@ class Sweep:
 
     def _end(self, trial: Trial, state: str, reason: str) -> None:
         """Say how a trial ended, everywhere, and let go of what it kept for going on."""
+        self._waiting.pop(trial.number, None)
         self.ledger.write("ended", number=trial.number, state=state, reason=reason)
         self._tell(trial)
         self._publish(trial)
-        run = trial.run(self.sweep, 0)
-        Trunk(self.root.path, run.spec).drop()
+        if self.last_rung > 0:
+            Trunk(self.root.path, trial.run(self.sweep, 0).spec).drop()
 
     def _tell(self, trial: Trial) -> None:
         values = self._final_values(trial)
@@ -192,18 +206,24 @@ class Sweep:
 
     def _publish(self, *trials: Trial) -> None:
         changed = list(trials) if trials and not self.published.behind else self.ledger.trials
-        self.published.bring_up(
-            changed, self.proposals.distributions, self._final_values, self._excess
+        self.published.say(
+            [
+                Statement(
+                    trial=replace(trial, outcomes=dict(trial.outcomes)),
+                    distributions=self.proposals.distributions(trial.number),
+                    values=self._final_values(trial),
+                    excess=self._excess(trial),
+                )
+                for trial in changed
+            ]
         )
 
     # Who goes on
 
     def _judge(self, *, at_last: bool = False) -> None:
         """Judge those that wait at a rung, once enough stand there, or if no more can come."""
-        for trial in self.ledger.trials:
-            if not trial.is_waiting():
-                continue
-            scores = self._scores(trial.rung)
+        for trial in [self._waiting[number] for number in sorted(self._waiting)]:
+            scores = self._scores[trial.rung]
             if self.sweep.is_immune(trial.number):
                 self._promote(trial)
             elif len(scores) >= enough(self.sweep.pruner) or (at_last and not self._wants_more()):
@@ -214,21 +234,15 @@ class Sweep:
                     reason = f"rung {trial.rung} ({share:.0%} of the tokens)"
                     self._end(trial, "PRUNED", reason)
 
-    def _scores(self, rung: int) -> dict[int, tuple[float, ...]]:
-        return {
-            trial.number: minimised(self.sweep, values_of(self.sweep, trial, rung))
-            for trial in self.ledger.trials
-            if rung in trial.outcomes and not trial.outcomes[rung].failed
-        }
-
     def _promote(self, trial: Trial) -> None:
+        self._waiting.pop(trial.number)
         self.ledger.write("promoted", number=trial.number, rung=trial.rung + 1)
         self._start(trial)
 
     def _start(self, trial: Trial) -> None:
         """Have a trial's next run ready; its folder is frozen before anyone is asked to run it."""
         run = trial.run(self.sweep, trial.rung)
-        self.root.run(run.hash).freeze(run.spec)
+        self.root.run(run.hash).freeze(run.spec, durable=False)  # the record would make it again
         self._runs[trial.number] = run
 
     def _active(self) -> list[PlannedRun]:
@@ -268,8 +282,8 @@ class Sweep:
                 log.warning("enqueued %s is left out: %s", dict(fixed), error)
             return False
         origin = "enqueue" if fixed and origin == "sampler" else origin
-        self._accept(number, asked.params, arm, origin)
         self.proposals.keep(number, asked)
+        self._accept(number, asked.params, arm, origin)
         self._publish(self.ledger.trials[number])
         return True
 
@@ -281,6 +295,7 @@ class Sweep:
             code=self.candidates.code(arm.model),
             immune=self.sweep.is_immune(number),
             origin=origin,
+            notes=self.proposals.notes(number),
         )
         self.ledger.add(trial)
         self._seen[trial.content] = number
@@ -351,17 +366,16 @@ class Sweep:
             self._seen[trial.content] = trial.number
             for rung, found in trial.outcomes.items():
                 if not found.failed:
-                    step = trial.run(self.sweep, rung).spec.train.tokens
-                    self.proposals.score(
-                        trial.number, step, list(values_of(self.sweep, trial, rung))
-                    )
+                    self._count(trial, rung)
             if trial.state != "RUNNING":
                 self._tell(trial)
             elif trial.rung in trial.outcomes and trial.outcomes[trial.rung].failed:
                 self._end(trial, "FAIL", f"rung {trial.rung}: {trial.outcomes[trial.rung].failed}")
             elif trial.rung in trial.outcomes and trial.rung == self.last_rung:
                 self._end(trial, "COMPLETE", "")
-            elif trial.rung not in trial.outcomes:
+            elif trial.rung in trial.outcomes:
+                self._waiting[trial.number] = trial
+            else:
                 self._start(trial)
         self._publish()
 

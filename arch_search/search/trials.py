@@ -40,6 +40,7 @@ class Trial:
     code: str
     immune: bool = False
     origin: str = "sampler"  # or enqueue, random, listed
+    notes: dict[str, Any] = field(default_factory=dict)  # the sampler's own, as its generation
     rung: int = 0  # the rung that it was let on to
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by rung
     fresh: dict[int, Outcome] = field(default_factory=dict)  # by seed, the whole budget each
@@ -55,10 +56,6 @@ class Trial:
         """Which layout it is: equal for equal models trained alike, however they were drawn."""
         return self.arm.factors["content"]
 
-    def is_waiting(self) -> bool:
-        """Scored at its rung and not judged yet."""
-        return self.state == "RUNNING" and self.rung in self.outcomes
-
     def run(self, sweep: SweepSpec, rung: int) -> PlannedRun:
         """The run that scores it at a rung."""
         spec = rung_run(self.arm, sweep, rung, seed=SEED, code=self.code)
@@ -69,6 +66,10 @@ class Trial:
         rung = len(sweep.rungs) - 1
         spec = rung_run(self.arm, sweep, rung, seed=seed, code=self.code)
         return PlannedRun(arm=self._arm_name(rung), seed=seed, hash=spec.hash, spec=spec)
+
+    def tokens(self, sweep: SweepSpec, rung: int) -> int:
+        """The budget of a rung."""
+        return rung_train(self.arm.train, self.arm.data, sweep, rung).tokens
 
     def arm_at(self, sweep: SweepSpec, rung: int) -> ArmSpec:
         """The arm that its run at a rung belongs to."""
@@ -96,6 +97,7 @@ class Ledger:
         self.searched_for = 0  # how many trials were asked for when it was over
         self.closed_for = 0  # and when the second look was over as well
         self._descriptor = -1
+        self._unsynced = False
         for record in _read(path):
             self._apply(record)
 
@@ -108,17 +110,18 @@ class Ledger:
         return self
 
     def close(self) -> None:
+        self.sync()
         os.close(self._descriptor)
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append a record, durably, and take it in."""
+        """Append a record and take it in. It is durable after `sync`."""
         record = {"kind": kind, **fields}
         self._append(record)
         self._apply(record)
 
     def add(self, trial: Trial) -> None:
         """Append a new trial."""
-        fields = ("number", "params", "code", "immune", "origin")
+        fields = ("number", "params", "code", "immune", "origin", "notes")
         record = {name: getattr(trial, name) for name in fields}
         self._append({"kind": "trial", **record, "arm": asdict(trial.arm)})
         self.trials.append(trial)
@@ -127,7 +130,13 @@ class Ledger:
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         if os.write(self._descriptor, line) != len(line):
             raise OSError("the sweep's record could not be written in full: is the disk full?")
-        os.fdatasync(self._descriptor)
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Make all that was written survive a power cut: before anything follows from it."""
+        if self._unsynced:
+            os.fdatasync(self._descriptor)
+        self._unsynced = False
 
     def _apply(self, record: dict[str, Any]) -> None:
         match record["kind"]:

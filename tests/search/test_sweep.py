@@ -1,4 +1,4 @@
-"""What a sweep does with its trials, run in this process on scores that are written, not trained."""
+"""What a sweep does with its trials, run here on scores that are written instead of trained."""
 
 import math
 
@@ -118,13 +118,21 @@ def test_a_known_result_is_answered_from_the_record(root):
     assert second.done == []
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "nsgaii"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        {"name": "tpe", "options": {"n_startup_trials": 4}},
+        {"name": "random"},
+        {"name": "nsgaii", "options": {"population_size": 4}},
+    ],
+    ids=lambda sampler: sampler["name"],
+)
 def test_left_anywhere_a_sweep_goes_on_as_if_it_had_not_been(root, tmp_path, sampler):
     from arch_search.storage import Root
 
     calm_root = Root(tmp_path / "calm").make()
     (calm_root.path / "data").symlink_to((root.path / "data").resolve())
-    changes = {"trials": 16, "sampler": {"name": sampler}, "again": {"seeds": 2, "members": 2}}
+    changes = {"trials": 16, "sampler": sampler, "again": {"seeds": 2, "members": 2}}
     calm = story(Stub(calm_root, submitted(calm_root, **changes)).drive().ledger.trials)
     plan = submitted(root, **changes)
     rough = Stub(root, plan)
