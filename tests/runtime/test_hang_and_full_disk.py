@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from plans import environment, make_plan, start_driver, wait_for, write
-from standin import HANGS
+from standin import DIES, HANGS
 
 from arch_search.attempt import Attempt
 from arch_search.journal import read_curve
@@ -41,6 +42,18 @@ def test_a_hanging_and_a_suspended_run_are_ended_and_retried(
         assert ends[0]["reason"] == "no progress for 8 s"
         assert attempts[1].lease()["resumed_from"]["step"] > 0
         assert len(losses(root, planned.hash)) == 60
+
+
+@pytest.mark.services
+def test_retries_keep_to_the_limit(new_root: Callable[[str], Root]) -> None:
+    root, plan = new_root("root"), make_plan("limited", seeds=(DIES, 1, 2), steps=8)
+    write(root, plan)
+    assert start_driver(root, "limited", "--limit", "1", step_seconds=0.05).wait(120) == 1
+    attempts = [a for p in plan.runs for a in root.run(p.hash).attempts()]
+    assert len(attempts) == 3 + 1 + 1
+    spans = sorted((a.lease()["claimed"], (a.end() or {})["time"]) for a in attempts)
+    for (_, ended), (begun, _) in pairwise(spans):
+        assert ended <= begun, "two runs at once"
 
 
 def test_only_what_was_watched_counts_as_a_stall(
