@@ -23,7 +23,9 @@ _IN_QUERY = re.compile(
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
-_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.I)
+_VARIABLE = re.compile(
+    r"TOKEN(?!IZER|S)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.I
+)
 _NO_SECRET = re.compile(r"(_PATH|_FILE|_MODE|_DIR|_URL)$", re.I)
 
 
