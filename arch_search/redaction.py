@@ -107,9 +107,9 @@ def with_secret(root: Path, address: str) -> str:
 
 
 def without_secrets(root: Path, mapping: dict[str, Any]) -> dict[str, Any]:
-    """An experiment file as data, fit to be shown; the tracking address stays usable."""
-    tracking = mapping.get("tracking")
-    if isinstance(tracking, dict) and isinstance(tracking.get("uri"), str):
-        tracking = {**tracking, "uri": keep_secret(root, tracking["uri"])}
-        mapping = {**mapping, "tracking": tracking}
+    """An experiment file as data, fit to be shown; the addresses in it stay usable."""
+    for section, key in (("tracking", "uri"), ("sweep", "storage")):
+        given = mapping.get(section)
+        if isinstance(given, dict) and isinstance(given.get(key), str):
+            mapping = {**mapping, section: {**given, key: keep_secret(root, given[key])}}
     return hide_in(mapping)

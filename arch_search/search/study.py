@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -31,6 +30,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.redaction import hide_secrets, with_secret
 from arch_search.search.trials import Trial
 from arch_search.spec import content_hash
 from arch_search.storage import ExperimentFolder
@@ -232,7 +232,8 @@ class Published:
 
     def _open(self) -> tuple[BaseStorage, Study]:
         try:
-            storage = open_storage(self._sweep.storage, self._folder, self._version)
+            url = with_secret(self._folder.path.parents[1], self._sweep.storage)
+            storage = open_storage(url, self._folder, self._version)
             study = optuna.create_study(storage=storage, study_name=self._name,
                                         directions=_directions(self._sweep),
                                         load_if_exists=True)  # fmt: skip
@@ -240,9 +241,8 @@ class Published:
             raise
         except Exception as error:  # whatever a database, its driver or a torn journal raises
             if self._sweep.storage or not _set_aside(self._folder, self._version):
-                raise UsageError(
-                    f"sweep.storage {without_password(self._sweep.storage)}: {_first(error)}"
-                ) from None
+                shown = hide_secrets(self._sweep.storage)
+                raise UsageError(f"sweep.storage {shown}: {_first(error)}") from None
             return self._open()
         owner = study.user_attrs.get("arch_search.root")
         if owner not in (None, self._owner):
@@ -329,7 +329,8 @@ def study_name(name: str, version: str) -> str:
 
 def storage_url(sweep: SweepSpec, folder: ExperimentFolder, version: str) -> str:
     """Where the study stands: what `optuna-dashboard` takes."""
-    return sweep.storage.removeprefix(JOURNAL) or str(_journal(folder, version))
+    url = with_secret(folder.path.parents[1], sweep.storage)
+    return url.removeprefix(JOURNAL) or str(_journal(folder, version))
 
 
 def open_storage(url: str, folder: ExperimentFolder, version: str) -> BaseStorage:
@@ -339,6 +340,8 @@ def open_storage(url: str, folder: ExperimentFolder, version: str) -> BaseStorag
         lock = JournalFileOpenLock(path, grace_period=LOCK_SECONDS)
         return JournalStorage(JournalFileBackend(path, lock_obj=lock))
     check_url(url)
+    if url.startswith("postgresql://"):
+        url = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the driver in our extra
     return RDBStorage(url)
 
 
@@ -346,15 +349,9 @@ def check_url(url: str) -> None:
     """Raises UsageError for what is no address of an Optuna storage."""
     if url and not url.startswith(JOURNAL) and "://" not in url:
         raise UsageError(
-            f"sweep.storage {url!r}: expected a database's URL, as postgresql+psycopg://host/name, "
-            "or journal:/path; leave it out for a journal in the experiment's folder"
+            f"sweep.storage {hide_secrets(url)!r}: expected a database's URL, as "
+            "postgresql://host/name, or journal:/path; leave it out for a journal in the experiment's folder"
         )
-
-
-def without_password(url: str) -> str:
-    """A URL that may be shown."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _journal(folder: ExperimentFolder, version: str) -> Any:
@@ -373,4 +370,4 @@ def _set_aside(folder: ExperimentFolder, version: str) -> bool:
 
 def _first(error: Exception) -> str:
     text = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text[:200]}"
+    return hide_secrets(f"{type(error).__name__}: {text[:200]}")

@@ -1,6 +1,5 @@
 """Sweeps whose trials are not trained: a score is written as a worker would have left it."""
 
-import hashlib
 import math
 import os
 import sys
@@ -21,6 +20,8 @@ from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from scores import quality
 
 BASE: dict[str, Any] = {
     "name": "s",
@@ -78,15 +79,6 @@ def submitted(root: Root, **sweep: Any) -> Plan:
 
 
 Score = Callable[[PlannedRun], float]
-
-
-def quality(run: PlannedRun) -> float:
-    """Attention early is good; more tokens are better; equal runs score equally."""
-    kinds = [layer.kind for layer in run.spec.model.layers]
-    value = 3 - 0.2 * sum(kind == "attention" for kind in kinds[:2])
-    value -= 0.1 * sum(kind == "m2rnn" for kind in kinds[2:])
-    noise = int(hashlib.sha256(run.hash.encode()).hexdigest()[:6], 16) / 16**6
-    return value + 0.02 * noise + 1 / math.log(run.spec.train.tokens)
 
 
 @dataclass

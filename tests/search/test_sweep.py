@@ -4,6 +4,7 @@ import math
 
 import optuna
 import pytest
+from scores import quality
 
 from arch_search.errors import UsageError
 from arch_search.search.outcome import front, rank_agreement, second_looks, tokens_in_full
@@ -11,7 +12,7 @@ from arch_search.search.study import Published, storage_url
 from arch_search.search.sweep import Sweep
 from arch_search.search.trials import Ledger, ledger_path
 
-from .conftest import Stub, quality, story, submitted
+from .conftest import Stub, story, submitted
 
 
 def study_of(root, plan):
