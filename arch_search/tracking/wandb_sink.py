@@ -5,6 +5,7 @@ takes back. WANDB_MODE=offline writes folders that `wandb sync` sends later.
 """
 
 import logging
+import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,6 +18,7 @@ from arch_search.storage import Root
 from arch_search.tracking.describe import final_metrics, first_tags, last_tags, parameters
 
 SENT = "wandb.json"
+LOOK_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,20 @@ def require_wandb() -> None:
             "tracking.wandb: the package wandb is not installed; install it with "
             "pip install 'arch-search[wandb]', or leave tracking.wandb out"
         )
+
+
+class WandbWriter(threading.Thread):
+    """Sends what has ended, in a thread of its own: an outage there must not hold up MLflow."""
+
+    def __init__(self, root: Root, plan: Plan) -> None:
+        super().__init__(name="wandb", daemon=True)
+        self._sink = WandbSink(root, plan)
+        self.closing = threading.Event()
+
+    def run(self) -> None:
+        while not self.closing.wait(LOOK_SECONDS):
+            self._sink.try_push()
+        self._sink.try_push()
 
 
 class WandbSink:

@@ -3,13 +3,14 @@
 import contextlib
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from arch_search.redaction import hide_secrets
 from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import reason, tracking_address
-from arch_search.tracking.wandb_sink import WandbSink
+from arch_search.tracking.wandb_sink import WandbWriter
 
 if TYPE_CHECKING:
     from arch_search.tracking.mirror import Mirror
@@ -28,22 +29,24 @@ class Writer(threading.Thread):
         super().__init__(name="tracking", daemon=True)
         self._closing = threading.Event()
         self._pushing = Pushes(root, plan)
-        self._wandb = WandbSink(root, plan)
+        self._wandb = WandbWriter(root, plan)
 
     def run(self) -> None:
+        self._wandb.start()
         while not self._closing.is_set():
             failed = self._pushing.try_push(driver_lives=True)
-            self._wandb.try_push()
             self._closing.wait(OUTAGE_SECONDS if failed else PUSH_SECONDS)
         while self._pushing.try_push(driver_lives=False, ending=True):
             self._closing.clear()
             self._closing.wait(PUSH_SECONDS)
-        self._wandb.try_push()
 
     def close(self, seconds: float) -> str:
         """Push the rest, for so long at most; returns why MLflow is behind, empty if it is not."""
         self._closing.set()
+        self._wandb.closing.set()
+        deadline = time.monotonic() + seconds
         self.join(seconds)
+        self._wandb.join(max(deadline - time.monotonic(), 0))
         behind = (self._pushing.failure or "it is slow") if self.is_alive() else ""
         if self.is_alive():
             self._pushing.note(behind)

@@ -7,10 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from plans import make_plan, write
+from plans import make_plan, start_driver, write
 
 from arch_search.attempt import Attempt
 from arch_search.errors import Diverged, Stopped
+from arch_search.progress import read_status
 from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.tracking.wandb_sink import WandbSink
@@ -105,3 +106,13 @@ def test_a_diverged_run_is_sent_as_failed_and_an_outage_harms_nothing(
     (file,) = offline_runs(root)
     assert [step for step, _ in history(file)] == [1, 2, 3, 4]
     assert b"the loss is not finite at step 5" in file.read_bytes()
+
+
+@pytest.mark.services
+def test_a_driver_sends_its_runs_beside_mlflow(root: Root) -> None:
+    plan = make_plan("driven", seeds=(1, 2), steps=12, wandb_project="hybrids")
+    write(root, plan)
+    assert start_driver(root, "driven").wait(120) == 0
+    assert len(offline_runs(root)) == 2
+    assert set(root.experiment("driven").read("wandb.json")) == {p.hash for p in plan.runs}
+    assert read_status(root, "driven").tracking == ""
