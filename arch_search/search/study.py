@@ -350,7 +350,8 @@ def check_url(url: str) -> None:
     if url and not url.startswith(JOURNAL) and "://" not in url:
         raise UsageError(
             f"sweep.storage {hide_secrets(url)!r}: expected a database's URL, as "
-            "postgresql://host/name, or journal:/path; leave it out for a journal in the experiment's folder"
+            "postgresql://host/name, or journal:/path; leave it out for a journal in the "
+            "experiment's folder"
         )
 
 

@@ -22,7 +22,7 @@ from arch_search.storage import Root
 from .conftest import BASE, plan_of, story
 from .test_sweep import study_of
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 KILLS = 20
 SWEEP = {**BASE["sweep"], "trials": 16, "immune": "10%", "again": {"seeds": 1, "members": 1},

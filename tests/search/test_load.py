@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 from test_postgresql import Database, postgresql  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 TRIALS, IN_THE_AIR, MILLISECONDS = 3_200, 16, 20.0
 SPACE = {
