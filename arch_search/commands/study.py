@@ -1,7 +1,7 @@
 """`arch-search study`: optuna-dashboard on a sweep's own storage."""
 
+import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +33,4 @@ def study(
             "optuna-dashboard is not installed; install it with: pip install 'arch-search[ui]'"
         )
     print(f"the study of {name}: http://127.0.0.1:{port}  (Ctrl-C stops it)", flush=True)
-    code = subprocess.run([program, url, "--host", "127.0.0.1", "--port", str(port)]).returncode
-    if code not in (0, -2, 130):
-        raise typer.Exit(1)
+    os.execv(program, [program, url, "--host", "127.0.0.1", "--port", str(port)])
