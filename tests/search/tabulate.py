@@ -124,8 +124,8 @@ def replay(table: Path, seeds: int = 20) -> None:
     )
     full = {layout: v for (layout, seed, rung), v in values.items() if (seed, rung) == (0, last)}
     target = 1.01 * min(full.values())
-    searches = {"pruned tpe": {"sampler": "tpe"},
-                "random": {"sampler": "random", "pruner": {"rule": "none"}, "rungs": [1]}}  # fmt: skip
+    plain = {"sampler": "random", "pruner": {"rule": "none"}, "rungs": [1]}
+    searches: dict[str, dict[str, Any]] = {"pruned tpe": {"sampler": "tpe"}, "random": plain}
     found = {
         name: statistics.median(
             tokens_until(values, target, last, seed=seed, **sweep) for seed in range(seeds)
