@@ -15,9 +15,10 @@ from arch_search.pattern import parse_pattern
 from arch_search.planned_arms import resolve_arms
 from arch_search.resolve import NamedModel, name_model
 from arch_search.search.candidates import Candidates
+from arch_search.search.proposals import sampler_factory
 from arch_search.search.rungs import rung_run
 from arch_search.search.space import Draw, Endless, Rejected, Space
-from arch_search.search.study import check_url, sampler_factory
+from arch_search.search.study import check_url
 from arch_search.spec import ArmSpec, EvaluationSpec, Plan, content_hash
 from arch_search.storage import Root
 from arch_search.sweep_spec import RangeSpec, SweepSpec

@@ -18,8 +18,9 @@ from optuna.trial import FixedTrial
 from arch_search.search.candidates import Candidates
 from arch_search.search.judge import enough, goes_on
 from arch_search.search.outcome import excess, front, members, minimised, values_of
+from arch_search.search.proposals import Proposals
 from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
-from arch_search.search.study import Proposals, Published, Statement
+from arch_search.search.study import Published, Statement
 from arch_search.search.trials import (
     FIRST_FRESH_SEED,
     Ledger,

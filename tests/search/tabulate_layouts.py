@@ -1,7 +1,7 @@
 """Tabulates a space by real short runs, and replays searches on the table.
 
-    python tests/search/tabulate.py build ROOT table.csv --processes 16 [--layouts 256] [--seeds 3]
-    python tests/search/tabulate.py replay table.csv
+    python tests/search/tabulate_layouts.py build ROOT table.csv [--processes 16] [--seeds 3]
+    python tests/search/tabulate_layouts.py replay table.csv
 
 build: every layout of a four-layer space at every rung and seed, each a real run of the platform;
 it goes on where it was stopped. replay: for each of 20 sampler seeds, the tokens until a layout
