@@ -80,7 +80,7 @@ class Hungry(torch.nn.Module):
         super().__init__()
         self.embedding, self.fits, self.seen = torch.nn.Embedding(9, 9), fits, []
 
-    def forward(self, tokens):
+    def forward(self, tokens, reset=None):
         self.seen.append(len(tokens))
         if len(tokens) > self.fits:
             self.embedding.weight.grad = torch.full((9, 9), 7.0)

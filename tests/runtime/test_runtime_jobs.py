@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from plans import environment, make_plan, wait_for, write
+from ray._private.authentication_test_utils import reset_auth_token_state
 
 from arch_search.errors import UsageError
 from arch_search.progress import read_status
@@ -85,6 +86,7 @@ def with_suppressed_kill(process: "subprocess.Popen[bytes] | psutil.Process") ->
 def authorised(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(cluster.token))
+    reset_auth_token_state()  # Ray remembers the mode that an earlier test of this process chose
     wait_for(lambda: is_up(cluster), 90)
     return cluster
 
