@@ -15,22 +15,11 @@ OURS = ("arch_search", "blocks", "kernels")
 TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch_search.data")
 # Imported by training, but of no effect on weights: how runs are stored, timed and evaluated.
 # How data are prepared is known by the manifest's hash, which is in the specification.
-WITHOUT_EFFECT = tuple(
-    f"arch_search.{name}"
-    for name in (
-        *(
-            "attempt",
-            "errors",
-            "files",
-            "journal",
-            "lease",
-            "metrics",
-            "storage",
-            "sweep_spec",
-            "tasks",
-        ),
-        *("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place"),
-    )
+_STORED = ("attempt", "errors", "files", "journal", "lease", "metrics", "storage", "sweep_spec")
+_PREPARED = ("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place")
+WITHOUT_EFFECT = (
+    "blocks.registry",  # only names modules, and those in use are covered themselves
+    *(f"arch_search.{name}" for name in (*_STORED, *_PREPARED, "tasks")),
 )
 
 
@@ -48,26 +37,42 @@ def used_modules(block_modules: Iterable[str]) -> list[str]:
 
 
 def _closure(roots: Iterable[str]) -> dict[str, str]:
+    """The canonical source of every module behind `roots`, by name.
+
+    Followed: imports of the project, and of what stands in the folder of a root from outside; the
+    packages that a module lies in are executed with it, and count as well.
+    """
     packages = {*OURS, *(name.split(".")[0] for name in roots)}
+    outside = [name for name in roots if name.split(".")[0] not in OURS]
+    folders = {path.parent for name in outside if (path := _source_path(name)) is not None}
     found: dict[str, str] = {}
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
+        top = name.split(".")[0]
         if name in found or name.startswith(WITHOUT_EFFECT):
+            continue
+        if top not in packages and not any(_stands_in(folder, top) for folder in folders):
             continue
         path = _source_path(name)
         if path is None:
             continue
-        found[name], imports = _read(path)
-        waiting += [other for other in imports if other.split(".")[0] in packages]
+        state = path.stat()
+        found[name], imports = _read(path, name, state.st_mtime_ns, state.st_size)
+        waiting += imports
+        if top not in OURS:  # ours only name what they hold
+            waiting += [name[:at] for at, letter in enumerate(name) if letter == "."]
     return found
 
 
-@cache
+def _stands_in(folder: Path, module: str) -> bool:
+    return (folder / f"{module}.py").is_file() or (folder / module / "__init__.py").is_file()
+
+
 def _source_path(name: str) -> Path | None:
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # `from package import attribute`
+    except (ImportError, ValueError, AttributeError):  # `from package import attribute`
         return None
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -75,19 +80,40 @@ def _source_path(name: str) -> Path | None:
 
 
 @cache
-def _read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """The code of a file as canonical text, and the names that it imports."""
+def _read(path: Path, name: str, changed_ns: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """The code of a file as canonical text, and the names that it imports, absolute."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     imports: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imports += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            if node.level and not package:
+                continue
+            module = importlib.util.resolve_name(source, package) if node.level else source
+            imports += [module, *(f"{module}.{alias.name}" for alias in node.names)]
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_docstring(body[0]):
             body[0] = ast.Pass()
-    return ast.dump(tree), tuple(imports)
+    return _canonical(tree), tuple(imports)
+
+
+def _canonical(node: object) -> str:
+    """A syntax tree as text that is the same under every Python that we support.
+
+    `ast.dump` is not: newer versions leave empty fields out and have fields that older ones lack.
+    """
+    if isinstance(node, ast.AST):
+        given = ((name, getattr(node, name, None)) for name in node._fields)
+        kept = [
+            f"{n}={_canonical(v)}" for n, v in given if v is not None and v != [] and n != "kind"
+        ]
+        return f"{type(node).__name__}({', '.join(kept)})"
+    if isinstance(node, list):
+        return f"[{', '.join(map(_canonical, node))}]"
+    return repr(node)
 
 
 def _is_docstring(node: ast.AST) -> bool:

@@ -36,6 +36,9 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
     declared = _declared(experiment)
     equal: list[str] = []
     stated: list[str] = []
+    for alike in _groups(finished, lambda run: repr(_data_fields(run.arm))).values():
+        if problem := _unequal_tokens(alike) or _unequal_streams(alike):  # whatever is declared
+            raise UsageError(f"cannot compare {experiment.plan.name!r}: {problem}")
     for what, check in (
         ("tokens", _unequal_tokens),
         ("streams", _unequal_streams),
@@ -50,7 +53,7 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
         if problem:
             stated.append(f"{problem} This follows from the declared {', '.join(sorted(allowed))}.")
         else:
-            equal += _said(what, finished)
+            equal += _said(what, finished) if finished else []
     warnings = (*late_declarations(experiment.plan), *_warnings(finished))
     return Control(equal=tuple(equal), declared=tuple(stated), warnings=warnings)
 
@@ -186,7 +189,7 @@ def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
         seen = _groups(having, lambda run, key=key: str(_circumstances(run)[key]))
         if len(seen) > 1:
             listed = "; ".join(f"{v[:24] or 'none'} ({_names(who)})" for v, who in seen.items())
-            equal = ", though what was executed has equal hashes" if key in _REPOSITORY else ""
+            equal = " (what trained them has equal hashes)" if key in _REPOSITORY else ""
             yield f"Unequal {key} between runs{equal}: {listed}."
 
 

@@ -78,7 +78,7 @@ def verdict(
         return f"{word}, by less than the {within} that matters" if inside else word
     if inside:
         return f"equivalent within {within}"
-    return f"not resolved: could only have seen a difference of {found.resolvable:.2g} or more"
+    return f"not resolved: a true difference below {found.resolvable:.2g} is easily missed here"
 
 
 def contrast_outcomes(

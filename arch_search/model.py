@@ -148,7 +148,7 @@ def parameter_hashes(model: LanguageModel) -> dict[str, str]:
     """A short hash of each parameter's value, by which a shared start can be seen."""
     return {
         name: hashlib.sha256(parameter.detach().cpu().numpy().tobytes()).hexdigest()[:16]
-        for name, parameter in model.named_parameters()
+        for name, parameter in (*model.named_parameters(), *model.named_buffers())
     }
 
 

@@ -14,9 +14,9 @@ def noise_sentences(
     if noisiest is None or noisiest.p > 0.05 or noisiest.ratio <= 1:
         return
     said = (
-        f"{noisiest.arm} varies {noisiest.ratio:.2g} times as much between seeds as the other arms "
-        f"(p = {noisiest.p:.2g}), and intervals pool the noise: what concerns it is less sure than "
-        "its interval says."
+        f"{noisiest.arm} varies {noisiest.ratio:.2g} times as much as the other arms once seeds "
+        f"are blocks (p = {noisiest.p:.2g}), and intervals pool the "
+        "noise: what concerns it is less sure than its interval says."
     )
     own = None
     if noisiest.arm != baseline:

@@ -42,8 +42,6 @@ from arch_search.tuning import (
 )
 from blocks.registry import block_class
 
-TRAINING_METRICS = ("train/final_loss", "val/subset_bits_per_byte")
-
 
 def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
     """Read an experiment file into a plan; prepares the corpus if it is not there yet.
@@ -71,11 +69,12 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
     evaluations = resolve_evaluations(file.evaluate)
     _check_primary(file, evaluations, where)
     _check_numbers(file, where)
+    _check_length(file, where)
     try:
         if file.sweep is not None:
             from arch_search.search.planning import make_sweep_plan  # optuna, for sweeps alone
 
-            known = (*TRAINING_METRICS, *metric_names(evaluations))
+            known = tuple(metric_names(evaluations))
             return make_sweep_plan(file, mapping, where, root, evaluations, known), None
         arms, notes = resolve_arms(file, mapping, where, root, evaluations)
         _check_published(file, arms)
@@ -154,7 +153,7 @@ def _with_findings(plan: Plan, file: ExperimentFile, root: Root, tuning_runs: in
 
 
 def _check_primary(file: ExperimentFile, evaluations: Sequence[EvaluationSpec], where: str) -> None:
-    known = [*TRAINING_METRICS, *metric_names(evaluations)]
+    known = metric_names(evaluations)
     if file.primary.metric not in known:
         raise UsageError(
             f"{where}: primary.metric {file.primary.metric!r} is reported by nothing that this "
@@ -178,6 +177,15 @@ def _check_numbers(file: ExperimentFile, where: str) -> None:
         )
 
 
+def _check_length(file: ExperimentFile, where: str) -> None:
+    step = file.data.batch * file.data.sequence_length
+    if file.train.tokens < step:
+        raise UsageError(
+            f"{where}: train.tokens is {file.train.tokens:,}, less than one step of "
+            f"data.batch x data.sequence_length = {step:,} tokens"
+        )
+
+
 def _seed_pairs(seeds: int | tuple[int, ...] | SeedsFile) -> list[tuple[int, int, int]]:
     """(replicate, init seed, data seed). A number n means 0 to n-1 for both, in step."""
     if isinstance(seeds, SeedsFile):
@@ -186,7 +194,10 @@ def _seed_pairs(seeds: int | tuple[int, ...] | SeedsFile) -> list[tuple[int, int
                 f"seeds: init lists {len(seeds.init)} and data {len(seeds.data)}; "
                 "give as many of one as of the other, at least one"
             )
-        return [(i, *pair) for i, pair in enumerate(zip(seeds.init, seeds.data, strict=True))]
+        pairs = list(zip(seeds.init, seeds.data, strict=True))
+        if len(set(pairs)) < len(pairs):
+            raise UsageError(f"seeds: {pairs} lists a pair twice; it would count as two replicates")
+        return [(i, *pair) for i, pair in enumerate(pairs)]
     listed = tuple(range(seeds)) if isinstance(seeds, int) else seeds
     if not listed:
         raise UsageError(f"seeds: {seeds!r} is no seed at all; give at least 1")

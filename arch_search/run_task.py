@@ -7,7 +7,8 @@ import torch
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_weights
 from arch_search.code_hash import code_hash
-from arch_search.data import load_manifest, open_split
+from arch_search.data import check_files, load_manifest, open_split
+from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.devices import device_for
 from arch_search.environment import describe_environment
 from arch_search.model import LanguageModel
@@ -40,6 +41,8 @@ def execute(
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
     manifest = load_manifest(root.path, spec.data.manifest)
+    with kept_fingerprints(root.path / "data" / ".fingerprints.json"):
+        check_files(manifest, contents=True)  # shards that were changed since are refused
     if attempt.run.result() is None:
         started = time.time()
         trained = train(spec, attempt, manifest=manifest, log=log, resources=resources)

@@ -1,5 +1,6 @@
 """One training run: build, loop, finish. The same function for every arm of every experiment."""
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ def train(
         precision=spec.train.precision,
         tick=attempt.tick,
     )
+    torch.manual_seed(step_seed(spec.init_seed, -1))  # for buffers that a block draws
     model = build_model(spec.model, seed=spec.init_seed, device=device)
     optimiser = make_optimiser(model, model.declared_parameters(), spec.train.optimiser)
     progress = Progress()
@@ -162,6 +164,7 @@ def train(
     for step, batch in loader(
         stream, first_step=progress.step, last_step=spec.steps, workers=resources.loader_workers
     ):
+        torch.manual_seed(step_seed(spec.init_seed, step))  # for blocks that draw, as dropout does
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         tokens = _tokens(batch, device)
@@ -203,6 +206,12 @@ def train(
                 raise
 
     return Trained(model=model, progress=progress)
+
+
+def step_seed(init_seed: int, step: int) -> int:
+    """The global generator's seed at a step (-1: while building): a resumed run draws alike."""
+    text = f"{init_seed}/step/{step}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def _tokens(batch: np.ndarray, device: torch.device) -> Tensor:

@@ -64,7 +64,9 @@ def block_class(kind: str) -> type[SequenceMixer]:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(f"block {kind!r} cannot be imported: {error}") from error
+        raise ValueError(
+            f"block {kind!r} cannot be imported: {error}; your own folder must be on PYTHONPATH"
+        ) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, SequenceMixer)):
         raise ValueError(f"block {kind!r}: {path} is {found!r}; expected a SequenceMixer subclass")

@@ -95,8 +95,26 @@ def _start(
     _require_idle(root, plan.name)
     for run in plan.runs:
         root.run(run.hash).freeze(run.spec)
+    if said := _replaced(root, plan):
+        print(said, file=sys.stderr if as_json else sys.stdout)
     root.experiment(plan.name).write_plan(plan)
     return start(root, plan.name, address=address, wait=wait, limit=limit, as_json=as_json)
+
+
+def _replaced(root: Root, plan: Plan) -> str:
+    """What a submission under a known name takes out of view, in words; empty if nothing."""
+    folder = root.experiment(plan.name)
+    if not (folder.path / "plan.json").exists():
+        return ""
+    before = folder.frozen_plan()
+    gone = {run.hash for run in before.runs} - {run.hash for run in plan.runs}
+    if not gone or before.sweep is not None:
+        return ""
+    return (
+        f"{plan.name}: this plan takes the place of the one of {before.created}; {len(gone)} of "
+        f"its {len(before.runs)} runs are not in it. They stay under the root, and the old plan in "
+        f"{folder.path / 'plans'}; to keep both in view, give this one another name (name=…)"
+    )
 
 
 def _require_idle(root: Root, name: str) -> None:

@@ -114,7 +114,9 @@ class Dispatcher:
         end = attempts[-1].end() if attempts else None
         if end is None:
             return False
-        return end["final"] or (end["state"] in ("FAILED", "KILLED") and end["time"] >= self.since)
+        ours = attempts[-1].lease().get("experiment") == self.folder.name
+        tried = end["state"] in ("FAILED", "KILLED") and end["time"] >= self.since
+        return end["final"] or (ours and tried)
 
     def _launch(self, left: list[PlannedRun]) -> None:
         if not left:

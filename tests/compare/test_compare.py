@@ -33,7 +33,7 @@ def test_planted_effects_are_found_and_covered(planted):
         assert outcome.permutation_p < 0.05
     untouched = arm_of(comparison, "m2rnn-1-last")
     assert untouched.low <= 0 <= untouched.high
-    assert untouched.verdict.startswith("not resolved: could only have seen")
+    assert untouched.verdict.startswith("not resolved: a true difference below")
     assert comparison.model is not None
     assert comparison.model.df == 12
     assert comparison.arms[0].arm == "baseline"
@@ -54,7 +54,7 @@ def test_equivalence_is_shown_and_not_concluded_from_silence(planted):
         (0.1, 0.3, 0, None, "higher"),
         (0.1, 0.3, -1, 0.5, "worse, by less than the 1 % that matters"),
         (-0.1, 0.3, -1, 0.5, "equivalent within 1 %"),
-        (-0.1, 0.3, -1, 0.2, "not resolved: could only have seen a difference of 0.4 or more"),
+        (-0.1, 0.3, -1, 0.2, "not resolved: a true difference below 0.4 is easily missed here"),
     ],
 )
 def test_verdicts(low, high, better, margin, expected):

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -225,3 +226,35 @@ def test_a_schedule_warms_up_and_ends_where_it_says(name):
     if name == "wsd":
         assert set(shares[100:800]) == {1.0}
         assert shares[900] == pytest.approx(0.55, abs=0.01)
+
+
+def test_shards_that_were_changed_after_planning_are_refused(root, tmp_path):
+    plan = plan_for(root)
+    shared = (root.path / "data").resolve()
+    (root.path / "data").unlink()
+    shutil.copytree(shared, root.path / "data")
+    (folder,) = (root.path / "data").glob("sotu-*")
+    shard = folder / "train.tokens"
+    shard.write_bytes(shard.read_bytes()[2:] + b"\0\0")  # another text of the same length
+    with pytest.raises(ValueError, match="prepare the data again"):
+        run_one(root, plan, plan.runs[0])
+
+
+def test_a_block_that_draws_while_training_draws_alike_after_a_resumption(root, monkeypatch):
+    from blocks.gru import GRU
+
+    real = GRU.forward
+
+    def with_dropout(self, x, state=None, *, reset=None):
+        y, after = real(self, x, state, reset=reset)
+        return torch.nn.functional.dropout(y, 0.1, self.training), after
+
+    monkeypatch.setattr(GRU, "forward", with_dropout)
+    plan = plan_for(root, "arms.with=gru")
+    other = type(root)(root.path.parent / "undisturbed").make()
+    (other.path / "data").symlink_to(root.path / "data")
+    expected = run_one(other, plan, plan.runs[1])
+    torch.manual_seed(99)
+    with pytest.raises(Stopped):
+        run_one(root, plan, plan.runs[1], before=stop_after(7))
+    assert losses(run_one(root, plan, plan.runs[1])) == losses(expected)
