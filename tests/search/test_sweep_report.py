@@ -94,13 +94,14 @@ def test_optuna_dashboard_opens_on_the_same_storage(finished):
     command = [sys.executable, "-m", "arch_search.cli", "--root", str(root.path), "study", "s"]
     process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while True:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/studies") as answer:
                     studies = json.load(answer)["study_summaries"]
                 break
             except OSError:
+                assert process.poll() is None, "the dashboard ended by itself"
                 assert time.monotonic() < deadline
                 time.sleep(0.3)
     finally:
