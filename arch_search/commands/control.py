@@ -120,6 +120,11 @@ def start(
     from arch_search.scheduling.launch import launch  # the start-up of `status` need not load it
 
     launched = launch(root, name, address=address, limit=limit)
+    return tell(root, name, launched, wait=wait, as_json=as_json)
+
+
+def tell(root: Root, name: str, launched: "Launched", *, wait: bool, as_json: bool) -> int:
+    """Say what was launched, and follow it if asked to; returns an exit code."""
     if as_json:
         return _start_told_as_json(root, name, launched, wait=wait)
     if launched.is_nothing:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sysconfig
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,8 @@ def study(
     url = storage_url(plan.sweep, folder, plan.sweep_version)
     if "://" not in url and not Path(url).exists():
         raise UsageError(f"{name} has no study yet: its driver makes it when it starts")
-    program = shutil.which("optuna-dashboard")
+    places = [sysconfig.get_path("scripts"), os.environ.get("PATH", "")]  # not only if activated
+    program = shutil.which("optuna-dashboard", path=os.pathsep.join(places))
     if program is None:
         raise UsageError(
             "optuna-dashboard is not installed; install it with: pip install 'arch-search[ui]'"

@@ -1,7 +1,9 @@
 """`arch-search submit`: plan, then run on local Ray or on a cluster."""
 
+import contextlib
+import fcntl
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +11,7 @@ from typing import Annotated
 import typer
 
 from arch_search.commands.compare import compare
-from arch_search.commands.control import start
+from arch_search.commands.control import tell
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep
@@ -92,13 +94,27 @@ def _submit(
 def _start(
     plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int, as_json: bool
 ) -> int:
-    _require_idle(root, plan.name)
-    for run in plan.runs:
-        root.run(run.hash).freeze(run.spec)
-    if said := _replaced(root, plan):
-        print(said, file=sys.stderr if as_json else sys.stdout)
-    root.experiment(plan.name).write_plan(plan)
-    return start(root, plan.name, address=address, wait=wait, limit=limit, as_json=as_json)
+    from arch_search.scheduling.launch import launch
+
+    with _one_submission(root, plan.name):
+        _require_idle(root, plan.name)
+        for run in plan.runs:
+            root.run(run.hash).freeze(run.spec)
+        if said := _replaced(root, plan):
+            print(said, file=sys.stderr if as_json else sys.stdout)
+        root.experiment(plan.name).write_plan(plan)
+        launched = launch(root, plan.name, address=address, limit=limit)
+    return tell(root, plan.name, launched, wait=wait, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _one_submission(root: Root, name: str) -> Iterator[None]:
+    """One at a time for each name, until its driver holds it: plans cannot be swapped."""
+    folder = root.experiment(name).path
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "submit.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _replaced(root: Root, plan: Plan) -> str:
