@@ -242,7 +242,8 @@ def test_twenty_faults_leave_no_trace(root, server, tmp_path, monkeypatch):
     assert ends.keys() == {"FINISHED", "LOST"}
     killed = FAULTS["kill worker"]
     services = FAULTS["kill raylet"] + FAULTS["kill gcs_server"] + FAULTS["kill driver"]
-    assert killed + services <= ends["LOST"] <= killed + 2 * services + 2 * FAULTS["suspend raylet"]
+    # Two faults close to each other may strike one attempt.
+    assert killed <= ends["LOST"] <= killed + 2 * services + 2 * FAULTS["suspend raylet"]
     for run, before, after in ((root.run(p.hash), a, b) for p in plan.runs
                                for a, b in pairwise(root.run(p.hash).attempts())):  # fmt: skip
         if after.number > run.result()["attempt"]:

@@ -1,7 +1,6 @@
 """The main job on real text, Ray and MLflow: from a file to a compared result, kills included."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -45,27 +44,33 @@ def wait_for(condition, seconds=120.0):
     return found
 
 
-def running(root, name):
-    """(lease, step) of a live run that has passed a checkpoint of its present attempt."""
+def live_attempts(root, name):
+    """Live attempts that have passed a checkpoint of their own."""
     plan = root.experiment(name).plan()
-    for planned in plan.runs:
-        for attempt in root.run(planned.hash).attempts()[-1:]:
-            if attempt.end() is None and attempt.checkpoints():
-                return attempt.lease()
-    return None
+    last = [a for p in plan.runs for a in root.run(p.hash).attempts()[-1:]]
+    return [a for a in last if a.end() is None and a.checkpoints()]
 
 
 def kill_in_turn(root, name):
-    """SIGKILL a worker, then the raylet, then the driver, each after new progress."""
-    os.kill(wait_for(lambda: running(root, name))["pid"], signal.SIGKILL)
+    """SIGKILL a worker, then the raylet, then the driver, each after a new attempt's progress."""
     driver = psutil.Process(root.experiment(name).read("driver.json")["pid"])
-    time.sleep(0.5)
-    wait_for(lambda: running(root, name))
-    next(c for c in driver.children(recursive=True) if c.name() == "raylet").kill()
-    time.sleep(0.5)
-    wait_for(lambda: running(root, name))
-    driver.kill()
-    wait_for(lambda: (lease := running(root, name)) is None or not psutil.pid_exists(lease["pid"]))
+    seen = set()
+
+    def fresh():
+        return [a for a in live_attempts(root, name) if a.path not in seen]
+
+    def strike(process):
+        plan = root.experiment(name).plan()
+        seen.update(a.path for p in plan.runs for a in root.run(p.hash).attempts())
+        process.kill()
+
+    strike(psutil.Process(wait_for(fresh)[0].lease()["pid"]))
+    wait_for(fresh)
+    strike(next(c for c in driver.children(recursive=True) if c.name() == "raylet"))
+    wait_for(fresh)
+    pids = [a.lease()["pid"] for a in live_attempts(root, name)]
+    strike(driver)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def facts(root, name):
