@@ -33,7 +33,7 @@ from arch_search.spec import (
     ResourceSpec,
     ScheduleSpec,
 )
-from arch_search.sweep_spec import RangeSpec, SweepSpec
+from arch_search.sweep_spec import RangeSpec, SweepSpec, parse_share
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -47,16 +47,6 @@ def parse_count(value: Any) -> Any:
         value = float(match[1]) * _UNITS[match[2]]
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return value
-
-
-def parse_share(value: Any) -> Any:
-    """'0.3%' or 0.003 -> 0.003."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", value)
-        if match is None:
-            raise ValueError(f"{value!r} is not a share; write 0.3% or 0.003")
-        return float(match[1]) / (100 if match[2] else 1)
     return value
 
 

@@ -17,11 +17,11 @@ _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def parse_share(value: Any) -> Any:
-    """'10%' or 0.1 -> 0.1."""
+    """'0.3%' or 0.003 -> 0.003."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", value)
         if match is None:
-            raise ValueError(f"{value!r} is not a share; write 10% or 0.1")
+            raise ValueError(f"{value!r} is not a share; write 0.3% or 0.003")
         return float(match[1]) / (100 if match[2] else 1)
     return value
 
