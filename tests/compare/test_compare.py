@@ -133,6 +133,21 @@ def test_other_data_is_refused_unless_it_is_a_factor(planted, tmp_path):
     assert any("declared sequence_length" in s for s in comparison.control.declared)
 
 
+def test_a_declared_factor_excuses_no_arms_of_one_level(planted):
+    """Arms of equal data must share their stream, whatever another arm declares."""
+
+    def declared(arm):
+        data = replace(arm.data, sequence_length=64 if arm.name == "m2rnn-1-last" else 128)
+        factors = {**arm.factors, "sequence_length": data.sequence_length}
+        return replace(arm, data=data, factors=factors)
+
+    def unlike(arm, seed, step):
+        return "ffff" if (arm, seed) == ("m2rnn-1-first", 2) and step > 70 else ""
+
+    with pytest.raises(UsageError, match=r"-first/2 .*after step 70 and no later than step 80"):
+        compare("planted", root=planted(change_arm=declared, unlike_stream=unlike))
+
+
 def test_other_code_for_the_same_blocks_is_refused(planted):
     def changed(arm, seed, spec):
         return replace(spec, code="0ther") if (arm, seed) == ("m2rnn-1-last", 3) else spec
