@@ -24,6 +24,7 @@ from arch_search.spec import ResourceSpec
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
 SUSPENDED_SECONDS = 20.0  # Ray itself gives up on a silent GCS after a minute
 SERVICES = ("raylet", "gcs_server")
+CLEAR_SECONDS = 5.0  # what the processes of a killed cluster get to be gone
 
 
 def cpus_here() -> int:
@@ -157,7 +158,10 @@ def clear(folder: str) -> None:
     """Remove the temporary folder of a cluster of ours; only ever one that we named."""
     path = Path(folder or "/")
     if path.name.startswith("arch-search-") and path.parent == Path(tempfile.gettempdir()):
-        shutil.rmtree(path, ignore_errors=True)
+        deadline = time.monotonic() + CLEAR_SECONDS
+        while path.exists() and time.monotonic() < deadline:
+            shutil.rmtree(path, ignore_errors=True)  # a dying service may still write into it
+            time.sleep(0.1 if path.exists() else 0)
 
 
 def start_local(cpus: int | None = None) -> Session:
