@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,22 @@ class ChannelCost:
     parameters: int
     active_parameters: int
     forward_flops_per_token: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drives:
+    """What drives a mixer's state through a piece of a sequence, for those who look at states.
+
+    log_keep: (B, T, N), the logarithm of the factor that each step puts on a head's old state; None
+    where no such factor follows from the inputs alone. Its products say what is left of an early
+    token: `exact`, at most (`upper`: the step takes away more), or at least (`lower`: the step
+    carries the state by another way as well).
+    inputs: by name, (B, T, heads, size), as the recurrence reads them.
+    """
+
+    log_keep: Tensor | None
+    memory: Literal["exact", "upper", "lower"] = "exact"
+    inputs: dict[str, Tensor]
 
 
 class SequenceMixer(nn.Module):
@@ -90,6 +106,10 @@ class SequenceMixer(nn.Module):
         """One token: x (B, D) -> y (B, D)."""
         y, state = self(x[:, None], state)
         return y[:, 0], state
+
+    def drives(self, x: Tensor, state: State | None = None) -> Drives | None:
+        """What the mixer makes of x (B, T, D) to drive its state; None: it says nothing of that."""
+        return None
 
     @abstractmethod
     def initial_state(

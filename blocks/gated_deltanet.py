@@ -6,20 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from blocks.base import Cost, SequenceMixer, State
+from blocks.base import Cost, Drives, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import SoftplusDecay, prefixed
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
+from blocks.linear_state import Inputs, LinearState
 from blocks.options import option, require_not_negative, require_positive
 from kernels.decay import padded_length
-from kernels.gated_delta import gated_delta_product
+from kernels.gated_delta import gated_delta_product, pulled_back
 from kernels.gated_delta.chunked import CHUNK
 from kernels.normalisation import l2_norm
 
 
-class GatedDeltaNet(SequenceMixer):
+class GatedDeltaNet(LinearState):
     """S_t = a_t (I - b_t k_t k_tᵀ) S_{t-1} + b_t k_t v_tᵀ;  y_t = S_tᵀ q_t / sqrt(K)."""
 
     summary = "Gated DeltaNet: a linear matrix state that is decayed and corrected"
@@ -81,6 +82,15 @@ class GatedDeltaNet(SequenceMixer):
     def forward(
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
+        inputs, gate, after = self._inputs(x, state, reset)
+        y_BTNV, carried = self.recur(inputs, state, reset)
+        y = self.norm(y_BTNV.flatten(2), gate if self.options.output_gate else None)
+        return self.output(y), after | carried
+
+    def _inputs(
+        self, x: Tensor, state: State | None, reset: Tensor | None
+    ) -> tuple[Inputs, Tensor, State]:
+        """What the scan reads, the output gate, and what the convolution carries."""
         o = self.options
         qkv, after = self.input(x), {}
         if self.convolution is not None:
@@ -93,13 +103,35 @@ class GatedDeltaNet(SequenceMixer):
         k_BTnNK = l2_norm(k.unflatten(-1, (n, o.key_heads, -1))).repeat_interleave(repeats, dim=3)
         a, b, gate = self.gates(x).tensor_split([N, (1 + n) * N], dim=-1)
         beta = torch.sigmoid(b.unflatten(-1, (n, N)))
-        y_BTNV, after["state"] = gated_delta_product(
-            q_BTNK * o.key_dim**-0.5, k_BTnNK, v.unflatten(-1, (n, N, -1)), self.decay(a),
-            beta * 2 if o.negative_eigenvalues else beta,
+        inputs = {
+            "query": q_BTNK * o.key_dim**-0.5,
+            "key": k_BTnNK,
+            "value": v.unflatten(-1, (n, N, -1)),
+            "log_decay": self.decay(a),
+            "beta": beta * 2 if o.negative_eigenvalues else beta,
+        }
+        return inputs, gate, after
+
+    def scan(
+        self, inputs: Inputs, state: State | None, reset: Tensor | None
+    ) -> tuple[Tensor, State]:
+        y, last = gated_delta_product(
+            inputs["query"], inputs["key"], inputs["value"], inputs["log_decay"], inputs["beta"],
             None if state is None else state["state"], reset=reset,
         )  # fmt: skip
-        y = self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)
-        return self.output(y), after
+        return y, {"state": last}
+
+    def pull_back(self, inputs: Inputs, steps: int) -> Tensor:
+        return pulled_back(
+            inputs["query"], inputs["key"], inputs["log_decay"], inputs["beta"], steps=steps
+        )
+
+    def drives(self, x: Tensor, state: State | None = None) -> Drives:
+        inputs, _, _ = self._inputs(x, state, None)
+        shown = {"b": inputs["beta"][..., None], "k": inputs["key"], "v": inputs["value"]}
+        shown = {name: part.transpose(2, 3).flatten(3) for name, part in shown.items()}
+        # A reflection (b up to 2) keeps a norm, so the decay still bounds what is left.
+        return Drives(log_keep=inputs["log_decay"], memory="upper", inputs=shown)
 
     def initial_state(
         self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from blocks.base import Cost, SequenceMixer, State
+from blocks.base import Cost, Drives, SequenceMixer, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, prefixed
 from blocks.forget_gate import BIAS_RANGE, ForgetGate, Gate
@@ -166,16 +166,8 @@ class M2RNN(SequenceMixer):
     def forward(
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
-        o, after = self.options, {}
-        qkv, a, gate = self.input(x).split(self.parts, dim=-1)
-        if self.convolution is not None:
-            qkv, after["convolution"] = self.convolution(
-                qkv, None if state is None else state["convolution"], reset
-            )
-        q, k, v = qkv.split(self.mixed, dim=-1)
-        q_BTNK, k_BTNK = (self._normalise(part.unflatten(-1, (-1, o.key_dim))) for part in (q, k))
-        v_BTNV = v.unflatten(-1, (-1, o.value_dim))
-        forget, gate_weight = self.forget(a)
+        o = self.options
+        q_BTNK, k_BTNK, v_BTNV, (forget, gate_weight), gate, after = self._inputs(x, state, reset)
         y_BTNV, after["state"] = m2rnn_scan(
             q_BTNK * o.key_dim**-0.5 if o.scale == "inverse_sqrt" else q_BTNK,
             k_BTNK, v_BTNV, forget, self.state_weight(),
@@ -184,10 +176,32 @@ class M2RNN(SequenceMixer):
             reset=reset,
         )  # fmt: skip
         if self.residual is not None:
-            y_BTNV = y_BTNV + self.residual.to(v.dtype) * expand_heads(v_BTNV, self.heads, 2)
+            y_BTNV = y_BTNV + self.residual.to(v_BTNV.dtype) * expand_heads(v_BTNV, self.heads, 2)
         if o.output_gate:
             gate = expand_heads(gate.unflatten(-1, (-1, o.value_dim)), self.heads, 2).flatten(2)
         return self.output(self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)), after
+
+    def _inputs(
+        self, x: Tensor, state: State | None, reset: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor | None], Tensor, State]:
+        """q, k, v by heads, the forget gate, the output gate, what the convolution carries."""
+        o, after = self.options, {}
+        qkv, a, gate = self.input(x).split(self.parts, dim=-1)
+        if self.convolution is not None:
+            qkv, after["convolution"] = self.convolution(
+                qkv, None if state is None else state["convolution"], reset
+            )
+        q, k, v = qkv.split(self.mixed, dim=-1)
+        q_BTNK, k_BTNK = (self._normalise(part.unflatten(-1, (-1, o.key_dim))) for part in (q, k))
+        return q_BTNK, k_BTNK, v.unflatten(-1, (-1, o.value_dim)), self.forget(a), gate, after
+
+    def drives(self, x: Tensor, state: State | None = None) -> Drives:
+        _, k, v, (forget, gate_weight), _, _ = self._inputs(x, state, None)
+        log_keep = None
+        if gate_weight is None and self.options.gate != "none":
+            log_keep = expand_heads(forget, self.heads, 2).log()
+        inputs = {"f": forget[..., None], "k": k, "v": v}
+        return Drives(log_keep=log_keep, memory="lower", inputs=inputs)
 
     def _normalise(self, x: Tensor) -> Tensor:
         match self.options.qk_norm:

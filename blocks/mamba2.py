@@ -5,19 +5,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from blocks.base import Cost, SequenceMixer, State
+from blocks.base import Cost, Drives, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, SoftplusDecay, prefixed
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
+from blocks.linear_state import Inputs, LinearState
 from blocks.options import option, require_not_negative, require_positive, require_range
 from kernels.decay import padded_length
 from kernels.ssd import ssd_scan
 from kernels.ssd.chunked import CHUNK
 
 
-class Mamba2(SequenceMixer):
+class Mamba2(LinearState):
     """S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_tᵀ;  y_t = S_tᵀ C_t + D x_t, by heads."""
 
     summary = "Mamba-2: a linear matrix state with one decay a head"
@@ -75,6 +76,16 @@ class Mamba2(SequenceMixer):
     def forward(
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
+        inputs, value_BTNV, gate, after = self._inputs(x, state, reset)
+        y_BTNV, carried = self.recur(inputs, state, reset)
+        dtype = value_BTNV.dtype
+        y_BTNV = y_BTNV.to(dtype) + self.residual.to(dtype)[:, None] * value_BTNV
+        return self.output(self.norm(y_BTNV.flatten(2), gate)), after | carried
+
+    def _inputs(
+        self, x: Tensor, state: State | None, reset: Tensor | None
+    ) -> tuple[Inputs, Tensor, Tensor, State]:
+        """What the scan reads, x by heads, the output gate, and what the convolution carries."""
         o, after = self.options, {}
         channels = self.size + 2 * self.shared
         gate, xbc, a = self.input(x).split([self.size, channels, o.heads], dim=-1)
@@ -85,13 +96,37 @@ class Mamba2(SequenceMixer):
         value, key, query = xbc.split([self.size, self.shared, self.shared], dim=-1)
         value_BTNV = value.unflatten(-1, (o.heads, -1))
         log_decay, dt = self.decay.with_step(a)
-        y_BTNV, after["state"] = ssd_scan(
-            query.unflatten(-1, (o.groups, -1)), key.unflatten(-1, (o.groups, -1)),
-            value_BTNV * dt[..., None], log_decay,
+        inputs = {
+            "query": query.unflatten(-1, (o.groups, -1)),
+            "key": key.unflatten(-1, (o.groups, -1)),
+            "value": value_BTNV * dt[..., None],
+            "log_decay": log_decay,
+        }
+        return inputs, value_BTNV, gate, after
+
+    def scan(
+        self, inputs: Inputs, state: State | None, reset: Tensor | None
+    ) -> tuple[Tensor, State]:
+        y, last = ssd_scan(
+            inputs["query"], inputs["key"], inputs["value"], inputs["log_decay"],
             None if state is None else state["state"], reset=reset,
         )  # fmt: skip
-        y_BTNV = y_BTNV.to(value.dtype) + self.residual.to(value.dtype)[:, None] * value_BTNV
-        return self.output(self.norm(y_BTNV.flatten(2), gate)), after
+        return y, {"state": last}
+
+    def pull_back(self, inputs: Inputs, steps: int) -> Tensor:
+        total = inputs["log_decay"].cumsum(dim=1)
+        query = inputs["query"][:, steps:].repeat_interleave(
+            self.options.heads // self.options.groups, dim=2
+        )
+        return query * (total[:, steps:] - total[:, :-steps]).exp()[..., None]
+
+    def drives(self, x: Tensor, state: State | None = None) -> Drives:
+        inputs, value, _, _ = self._inputs(x, state, None)
+        step = inputs["log_decay"] / -self.decay.A_log.exp()
+        return Drives(
+            log_keep=inputs["log_decay"],
+            inputs={"dt": step[..., None], "B": inputs["key"], "x": value, "C": inputs["query"]},
+        )
 
     def initial_state(
         self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32

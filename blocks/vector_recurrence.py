@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blocks.base import Cost, SequenceMixer, State
+from blocks.base import Cost, Drives, SequenceMixer, State
 from blocks.convolution import ShortConvolution
 from blocks.gated_norm import GatedNorm
 from blocks.initialisation import (
@@ -78,6 +78,15 @@ class VectorRecurrence(SequenceMixer):
     ) -> tuple[Tensor, State]:
         if state is None:
             state = self.initial_state(x.shape[0], device=x.device, dtype=x.dtype)
+        inputs, output_gate, after = self._inputs(x, state, reset)
+        y_BTNV, last = self.scan(inputs, tuple(state[name] for name in self.carried), reset)
+        after |= dict(zip(self.carried, last, strict=True))
+        return self.output(self.norm(y_BTNV.flatten(2), output_gate)), after
+
+    def _inputs(
+        self, x: Tensor, state: State, reset: Tensor | None
+    ) -> tuple[list[Tensor], Tensor, State]:
+        """The candidate and each gate's input by heads, the output gate, the convolution's part."""
         candidate, *gates, output_gate = self.input(x).chunk(len(self.gates) + 2, dim=-1)
         after: State = {}
         if self.convolution is not None:
@@ -88,9 +97,14 @@ class VectorRecurrence(SequenceMixer):
             slow = self.gates.index(self.biased)
             gates[slow] = gates[slow] + self.gate_bias.to(gates[slow].dtype)
         inputs = [part.unflatten(-1, (self.options.heads, -1)) for part in (candidate, *gates)]
-        y_BTNV, last = self.scan(inputs, tuple(state[name] for name in self.carried), reset)
-        after |= dict(zip(self.carried, last, strict=True))
-        return self.output(self.norm(y_BTNV.flatten(2), output_gate)), after
+        return inputs, output_gate, after
+
+    def drives(self, x: Tensor, state: State | None = None) -> Drives:
+        if state is None:
+            state = self.initial_state(x.shape[0], device=x.device, dtype=x.dtype)
+        inputs, _, _ = self._inputs(x, state, None)
+        # The gates read the state as well: their own values do not follow from the inputs.
+        return Drives(log_keep=None, inputs=dict(zip(("x", *self.gates), inputs, strict=True)))
 
     def initial_state(
         self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
