@@ -188,7 +188,8 @@ def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
         having = [run for run in runs if key in _circumstances(run)]
         seen = _groups(having, lambda run, key=key: str(_circumstances(run)[key]))
         if len(seen) > 1:
-            listed = "; ".join(f"{v[:24] or 'none'} ({_names(who)})" for v, who in seen.items())
+            long = 12 if key in _REPOSITORY else None  # of a hash, the beginning is enough
+            listed = "; ".join(f"{v[:long] or 'none'} ({_names(who)})" for v, who in seen.items())
             equal = " (what trained them has equal hashes)" if key in _REPOSITORY else ""
             yield f"Unequal {key} between runs{equal}: {listed}."
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from arch_search.devices import device_model
+from arch_search.storage import AttemptFolder, RunFolder
 
 PACKAGES = ("torch", "triton", "numpy", "flash-linear-attention", "mamba-ssm", "arch-search")
 
@@ -29,6 +30,29 @@ def describe_environment(device: torch.device, backends: dict[str, str]) -> dict
         "git_commit": commit,
         "diff_hash": diff,
     }
+
+
+def earlier_environments(run: RunFolder, attempt: AttemptFolder) -> str:
+    """Where the attempts that this one goes on from ran otherwise; "" where nothing differs.
+
+    Reads as "attempt 1, to step 40: device A instead of B; torch 2.12.0 instead of 2.13.0".
+    """
+    here = _facts(attempt.environment())
+    said = []
+    while (resumed := attempt.lease().get("resumed_from")) is not None:
+        attempt = run.attempt(resumed["attempt"])
+        before = _facts(attempt.environment())
+        changed = [f"{k} {v} instead of {here[k]}" for k, v in before.items() if here.get(k) != v]
+        if changed:
+            said.append(
+                f"attempt {attempt.number}, to step {resumed['step']}: {'; '.join(changed)}"
+            )
+    return ". ".join(reversed(said))
+
+
+def _facts(environment: dict[str, Any]) -> dict[str, Any]:
+    facts = {**environment, **environment.get("versions", {})}
+    return {k: v for k, v in facts.items() if k in (*PACKAGES, "python", "device", "threads")}
 
 
 def _versions() -> dict[str, str]:

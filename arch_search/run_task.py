@@ -10,7 +10,7 @@ from arch_search.code_hash import code_hash
 from arch_search.data import check_files, load_manifest, open_split
 from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.devices import device_for
-from arch_search.environment import describe_environment
+from arch_search.environment import describe_environment, earlier_environments
 from arch_search.model import LanguageModel
 from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
 from arch_search.storage import Root
@@ -40,6 +40,9 @@ def execute(
     forget_backends()
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
+    attempt.folder.write_environment(describe_environment(device, {}))
+    if earlier := earlier_environments(attempt.run, attempt.folder):
+        attempt.event(f"goes on from {earlier}")
     manifest = load_manifest(root.path, spec.data.manifest)
     with kept_fingerprints(root.path / "data" / ".fingerprints.json"):
         check_files(manifest, contents=True)  # shards that were changed since are refused
@@ -50,6 +53,7 @@ def execute(
         result = result_of(spec, trained, started)
         result["environment"] = describe_environment(device, _backends())
         result["environment"]["micro_batch"] = trained.progress.micro_batch
+        result["environment"]["earlier_attempts"] = earlier
         attempt.finish(result)
     else:
         model = _trained_model(attempt, spec, device)

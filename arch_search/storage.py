@@ -51,6 +51,13 @@ class AttemptFolder:
         """Who holds or held it; an attempt's folder never exists without it."""
         return read_json(self.path / "lease.json") or {}
 
+    def environment(self) -> dict[str, Any]:
+        """The versions and the device that it ran on; empty until the worker has said so."""
+        return read_json(self.path / "environment.json") or {}
+
+    def write_environment(self, environment: dict[str, Any]) -> None:
+        write_atomic(self.path / "environment.json", dump_json(environment))
+
     def end(self) -> dict[str, Any] | None:
         """How it ended: state, reason, step, time; None while nobody has said so."""
         return read_json(self.path / "end.json")

@@ -6,10 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from arch_search.control import check_control
 from arch_search.errors import Diverged, Stopped
 from arch_search.journal import read_curve, read_stream
 from arch_search.model import build_model, count_model
 from arch_search.optim import learning_rate_share, make_optimiser
+from arch_search.records import read_experiment
 from arch_search.spec import OptimiserSpec, ScheduleSpec
 
 from .conftest import plan_for, run_one
@@ -128,6 +130,30 @@ def test_a_stopped_run_goes_on_to_the_same_weights_and_curve(root):
     assert step == other_step == 25
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_resumption_under_other_versions_is_said(root):
+    plan = plan_for(root, "data.batch=2")
+    with pytest.raises(Stopped):
+        run_one(root, plan, plan.runs[0], before=stop_after(7))
+    first = root.run(plan.runs[0].hash).attempt(1)
+    here = first.environment()
+    older = here | {"threads": 64, "versions": here["versions"] | {"torch": "2.9.9"}}
+    first.write_environment(older)
+    run = run_one(root, plan, plan.runs[0])
+    said = run.result()["environment"]["earlier_attempts"]
+    version = here["versions"]["torch"]
+    assert said == (
+        f"attempt 1, to step 7: threads 64 instead of {here['threads']}; "
+        f"torch 2.9.9 instead of {version}"
+    )
+    assert said in run.attempt(2).journal.read_text()
+    other = run_one(root, plan, plan.runs[1])
+    assert other.result()["environment"]["earlier_attempts"] == ""
+    root.experiment(plan.name).write_plan(plan)
+    experiment = read_experiment(plan.name, root)
+    warned = check_control(experiment, experiment.trained).warnings
+    assert any("earlier attempts" in line and "torch 2.9.9" in line for line in warned)
 
 
 def test_nan_is_found_at_its_step_and_is_an_outcome(root):
