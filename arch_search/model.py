@@ -73,14 +73,24 @@ class LanguageModel(nn.Module):
         Returns:
             logits (B, T, U) and the states after the last token.
         """
+        x, after = self.features(tokens, states, reset=reset)
+        return self.logits(x), after
+
+    def features(
+        self, tokens: Tensor, states: list[State] | None = None, *, reset: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """What the head reads, (B, T, D): `forward` without the vocabulary, which can be large."""
         x = self.embedding(tokens)
         after: list[State] = []
         for i, layer in enumerate(self.layers):
             x, state = layer(x, states[i] if states is not None else None, reset)
             after.append(state)
-        x = self.norm(x)
+        return self.norm(x), after
+
+    def logits(self, features: Tensor) -> Tensor:
+        """The next token's logits, (…, U), from features (…, D)."""
         weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(x, weight), after
+        return F.linear(features, weight)
 
     def initial_states(self, batch: int, device: torch.device | str = "cpu") -> list[State]:
         """The states before the first token of `batch` sequences."""

@@ -30,7 +30,7 @@ from arch_search.spec import (
     RunSpec,
 )
 from arch_search.storage import NAME, Root
-from arch_search.tasks.registry import metric_names
+from arch_search.tasks.registry import is_reported, metric_names
 from arch_search.tasks.registry import resolve as resolve_evaluations
 from arch_search.tuning import (
     apply_tuning,
@@ -154,7 +154,7 @@ def _with_findings(plan: Plan, file: ExperimentFile, root: Root, tuning_runs: in
 
 def _check_primary(file: ExperimentFile, evaluations: Sequence[EvaluationSpec], where: str) -> None:
     known = metric_names(evaluations)
-    if file.primary.metric not in known:
+    if not is_reported(file.primary.metric, known):
         raise UsageError(
             f"{where}: primary.metric {file.primary.metric!r} is reported by nothing that this "
             f"experiment evaluates; {nearest(file.primary.metric, known)}"

@@ -10,6 +10,7 @@ from arch_search.records import Experiment
 from arch_search.statistics.blocked import compare_to
 
 _NOT_TASKS = ("train/", "throughput/", "memory/", "val/subset_")
+_SAME = ("val/byte_perplexity", "val/token_perplexity", "val/word_perplexity")  # as bits per byte
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +32,7 @@ class MetricEffect:
 def metric_effects(experiment: Experiment) -> tuple[MetricEffect, ...]:
     """All metrics that say which way is better, the primary one first. Yes-or-no ones have none."""
     primary = experiment.plan.primary.metric
-    metrics = [m for m in known_metrics(experiment) if not m.startswith(_NOT_TASKS)]
+    metrics = [m for m in known_metrics(experiment) if not m.startswith((*_NOT_TASKS, *_SAME))]
     effects: list[MetricEffect] = []
     for metric in sorted(metrics, key=lambda name: (name != primary, name)):
         better = direction(metric)

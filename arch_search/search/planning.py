@@ -22,6 +22,7 @@ from arch_search.search.study import check_url
 from arch_search.spec import ArmSpec, EvaluationSpec, Plan, content_hash
 from arch_search.storage import Root
 from arch_search.sweep_spec import RangeSpec, SweepSpec
+from arch_search.tasks.registry import is_reported
 from blocks.registry import block_class
 
 LOOKED_AT = 200  # points of a space that are tried until one is within the limits
@@ -205,7 +206,7 @@ def check_objectives(sweep: SweepSpec, known: Sequence[str], counts: Sequence[st
                 f"{where}: {name} comes from runs that may share a device; rank by "
                 "count/forward_flops_per_token instead"
             )
-        if name not in every:
+        if not is_reported(name, every):
             raise UsageError(f"{where}: {name!r} is measured by nothing; {nearest(name, every)}")
     for name, given in sweep.objectives.items():
         better = {1: "maximize", -1: "minimize"}.get(direction(name), given)

@@ -15,10 +15,14 @@ Table = Mapping[str, list[Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Headline numbers, and tables of what stands behind them (one row an item)."""
+    """Headline numbers, and tables of what stands behind them (one row an item).
+
+    convention: what the numbers count, and how the text was cut, in words a reader can check.
+    """
 
     metrics: Mapping[str, float]
     tables: Mapping[str, Table] = field(default_factory=dict)
+    convention: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +31,7 @@ class EvaluationContext:
 
     tick: to be called between pieces of work, so that a long evaluation is not taken for one that
     hangs; it may raise `Stopped` or `Fenced`.
+    say: takes a line that a reader of the run's log should know, such as data that are absent.
     """
 
     split: Split
@@ -34,13 +39,21 @@ class EvaluationContext:
     device: torch.device
     precision: str
     tick: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda text: None
 
 
 class Task(ABC):
-    """One evaluation. `Options` is a frozen dataclass; `metrics` names what it reports."""
+    """One evaluation. `Options` is a frozen dataclass; `metrics` is what it reports with any."""
 
     Options: ClassVar[type]
-    metrics: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[str, ...]] = ()
+
+    def metric_names(self, options: Any) -> tuple[str, ...]:
+        """What it reports with these options; no two evaluations of a run may share a name.
+
+        A name that ends in '/' stands for all that begin so.
+        """
+        return self.metrics
 
     def check(  # noqa: B027 (most tasks have nothing to check)
         self, split: Split, sequence_length: int, options: Any

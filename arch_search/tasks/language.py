@@ -1,4 +1,4 @@
-"""Bits per byte by document, and loss by position beyond the training length.
+"""Bits per byte and perplexities by document, and loss by position beyond the training length.
 
 Conventions (stated with every result): each byte of a document is predicted once; a document is cut
 into disjoint windows, each beginning with the one token before it as context; the first byte is
@@ -23,6 +23,7 @@ from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 TOKENS_PER_FORWARD = 16_384
 FEWEST_DOCUMENTS = 32  # that a curve of validation losses goes over, if there are so many
 MULTIPLES = (1, 2, 4, 8)  # of the training length
+UNITS = ("byte", "token", "word")  # that a perplexity may be counted in
 
 
 @torch.inference_mode()
@@ -75,6 +76,11 @@ def _token_bytes(split: Split) -> np.ndarray:
     return np.array([len(spelling) for spelling in spellings_of(split.manifest)])
 
 
+def perplexity(nats: float, count: int) -> float:
+    """exp(nats / count); at most e^700, so that a model gone wrong still has a finite number."""
+    return math.exp(min(nats / max(count, 1), 700.0))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerplexityOptions:
     """window: tokens seen at once (0: the training length). tokens_per_document: 0 for all."""
@@ -85,22 +91,30 @@ class PerplexityOptions:
 
 
 class Perplexity(Task):
-    """Bits per byte over the validation documents: Σ nats / (ln 2 · Σ bytes)."""
+    """Bits per byte over the validation documents, and three perplexities, from one pass.
+
+    bits per byte = Σ nats / (ln 2 · Σ bytes), which any tokenizers share; byte perplexity =
+    2 ^ bits per byte; token and word perplexity = exp(Σ nats / tokens), exp(Σ nats / words), words
+    being what white space divides. Token perplexities of unequal tokenizers do not compare.
+    """
 
     Options = PerplexityOptions
-    metrics = ("val/bits_per_byte",)
+    metrics = ("val/bits_per_byte", *(f"val/{unit}_perplexity" for unit in UNITS))
 
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: PerplexityOptions
     ) -> Evaluation:
-        split, token_bytes = context.split, _token_bytes(context.split)
+        split, spellings = context.split, spellings_of(context.split.manifest)
         window = options.window or context.sequence_length
         count = min(options.documents or split.documents, split.documents)
         windows, owners = [], []
-        size = np.zeros(count, dtype=np.int64)
+        counts = {unit: np.zeros(count, dtype=np.int64) for unit in UNITS}
         for index in range(count):
             tokens = _document(split, index, options.tokens_per_document or None)
-            size[index] = token_bytes[tokens[1:]].sum()
+            text = b"".join([spellings[token] for token in tokens[1:]])
+            sizes = (len(text), len(tokens) - 1, len(text.split()))
+            for unit, size in zip(UNITS, sizes, strict=True):
+                counts[unit][index] = size
             for start in range(0, len(tokens) - 1, window):
                 windows.append(tokens[start : start + window + 1])
                 owners.append(index)
@@ -110,11 +124,21 @@ class Perplexity(Task):
         documents = {
             "document": [record.name for record in split.records[:count]],
             "nats": nats.tolist(),
-            "bytes": size.tolist(),
-            "bits_per_byte": (nats / (math.log(2) * size)).tolist(),
+            "bytes": counts["byte"].tolist(),
+            "tokens": counts["token"].tolist(),
+            "words": counts["word"].tolist(),
+            "bits_per_byte": (nats / (math.log(2) * counts["byte"])).tolist(),
         }
-        value = float(nats.sum() / (math.log(2) * size.sum()))
-        return Evaluation(metrics={"val/bits_per_byte": value}, tables={"documents": documents})
+        total = float(nats.sum())
+        metrics = {"val/bits_per_byte": total / (math.log(2) * int(counts["byte"].sum()))}
+        for unit in UNITS:
+            metrics[f"val/{unit}_perplexity"] = perplexity(total, int(counts[unit].sum()))
+        return Evaluation(
+            metrics=metrics,
+            tables={"documents": documents},
+            convention=f"disjoint windows of {window} tokens, each after the one token before it; "
+            "a document's first token after the end-of-document token, which is not scored",
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +197,12 @@ class LossByPosition(Task):
             stop = multiple * train_length
             metrics[f"position/bits_per_byte_to_{multiple}x"] = bits(start, stop)
             start = stop
-        return Evaluation(metrics=metrics, tables={"loss_by_position": rows})
+        return Evaluation(
+            metrics=metrics,
+            tables={"loss_by_position": rows},
+            convention=f"{len(windows)} documents from their beginning, in one pass of {length} "
+            "tokens after the end-of-document token",
+        )
 
 
 def subset_bits_per_byte(model: LanguageModel, context: EvaluationContext, tokens: int) -> float:

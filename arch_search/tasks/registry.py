@@ -40,15 +40,54 @@ def read_options(name: str, given: Mapping[str, Any]) -> Any:
 
 
 def resolve(entries: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> tuple[EvaluationSpec, ...]:
-    """The file's `evaluate:` list with every option spelled out."""
+    """The file's `evaluate:` list with every option spelled out.
+
+    Raises:
+        UsageError: an unknown task or option, or two evaluations that report one metric.
+    """
     specs = []
     for entry in entries:
         pairs = {entry: {}} if isinstance(entry, str) else entry
         for name, options in pairs.items():
             specs.append(EvaluationSpec(task=name, options=asdict(read_options(name, options))))
+    require_distinct(specs)
     return tuple(specs)
 
 
 def metric_names(specs: Sequence[EvaluationSpec]) -> list[str]:
-    """Every metric that these evaluations report."""
-    return [metric for spec in specs for metric in task(spec.task).metrics]
+    """Every metric that these evaluations report; one that ends in '/' stands for all within."""
+    return [metric for spec in specs for metric in _names(spec)]
+
+
+def is_reported(metric: str, known: Sequence[str]) -> bool:
+    """Whether a metric is among those of `metric_names`."""
+    return any(metric == name or (name.endswith("/") and metric.startswith(name)) for name in known)
+
+
+def require_distinct(specs: Sequence[EvaluationSpec]) -> None:
+    """Raise UsageError if two evaluations would report one metric: the later would hide the other.
+
+    Options that differ do not make it another metric: what is compared is known by its name alone.
+    """
+    taken: dict[str, str] = {}
+    for spec in specs:
+        for metric in _names(spec):
+            clash = next((known for known in taken if _overlap(known, metric)), None)
+            if clash is not None:
+                raise UsageError(
+                    f"evaluate: {taken[clash]} and {spec.task} both report {metric!r}, and one "
+                    "would hide the other; keep one, and get the other's numbers afterwards by "
+                    f"`arch-search evaluate RUN --task {spec.task}`"
+                )
+        taken |= dict.fromkeys(_names(spec), spec.task)
+
+
+def _names(spec: EvaluationSpec) -> tuple[str, ...]:
+    return task(spec.task).metric_names(read_options(spec.task, spec.options))
+
+
+def _overlap(one: str, other: str) -> bool:
+    within = (one.endswith("/") and other.startswith(one)) or (
+        other.endswith("/") and one.startswith(other)
+    )
+    return one == other or within
