@@ -11,10 +11,12 @@ from arch_search.experiment import nearest
 from arch_search.spec import STRICT, EvaluationSpec
 from arch_search.tasks.base import Task
 from arch_search.tasks.language import LossByPosition, Perplexity
+from arch_search.tasks.newlines import Newlines
 
 TASKS: dict[str, Task] = {
     "perplexity": Perplexity(),
     "loss_by_position": LossByPosition(),
+    "newlines": Newlines(),
 }
 
 for _task in TASKS.values():

@@ -1,0 +1,84 @@
+"""Bits per byte, perplexities and losses by position, against what anyone can work out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from arch_search.errors import UsageError
+from arch_search.model import next_token_loss
+from arch_search.tasks.language import LossByPosition, Perplexity
+from arch_search.tasks.newlines import Newlines
+from arch_search.tasks.registry import is_reported, metric_names, resolve
+
+ROUNDING = 1e-8  # of ln 256 as a float32
+
+
+def run(task, model, context, **options):
+    return task(model, context, task.Options(**options))
+
+
+def test_a_uniform_model_of_bytes_has_eight_bits_per_byte(uniform, context, split):
+    found = run(Perplexity(), uniform, context, documents=3, tokens_per_document=500)
+    assert found.metrics["val/bits_per_byte"] == pytest.approx(8, rel=ROUNDING)
+    assert found.metrics["val/byte_perplexity"] == pytest.approx(256, rel=1e-6)
+    assert found.metrics["val/token_perplexity"] == pytest.approx(256, rel=1e-6)
+    texts = [bytes(split.document(i)[:500].astype(np.uint8)) for i in range(3)]
+    words = sum(len(text.split()) for text in texts)
+    assert found.metrics["val/word_perplexity"] == pytest.approx(256 ** (1500 / words), rel=1e-5)
+    assert found.tables["documents"]["words"] == [len(text.split()) for text in texts]
+    assert "disjoint windows of 32 tokens" in found.convention
+    positions = run(LossByPosition(), uniform, context, documents=2)
+    for name, value in positions.metrics.items():
+        assert value == pytest.approx(8, rel=ROUNDING), name
+
+
+def test_perplexities_are_those_of_a_loop_over_windows(model_of, context, split):
+    model = model_of("gru", "attention")
+    found = run(Perplexity(), model, context, documents=2, tokens_per_document=100, window=40)
+    nats = 0.0
+    for index in range(2):
+        tokens = [256, *split.document(index)[:100].tolist()]
+        for start in (0, 40, 80):
+            piece = torch.tensor([tokens[start : start + 41]])
+            logits, _ = model(piece[:, :-1])
+            nats += next_token_loss(logits, piece[:, 1:]).item()
+    assert found.metrics["val/bits_per_byte"] == pytest.approx(nats / math.log(2) / 200, rel=1e-6)
+    assert found.metrics["val/byte_perplexity"] == pytest.approx(math.exp(nats / 200), rel=1e-5)
+
+
+def test_a_model_gone_wrong_still_has_a_finite_perplexity(model_of, context):
+    model = model_of("gru")
+    with torch.no_grad():
+        model.embedding.weight.mul_(1e4)
+    found = run(Perplexity(), model, context, documents=1, tokens_per_document=50)
+    assert all(math.isfinite(value) for value in found.metrics.values())
+    assert found.metrics["val/word_perplexity"] == math.exp(700)
+
+
+@pytest.mark.parametrize("kinds", [("gated_deltanet", "attention"), ("m2rnn",)])
+def test_newlines_in_pieces_are_newlines_at_once(kinds, model_of, context):
+    model = model_of(*kinds)
+    whole = run(Newlines(), model, context, multiple=4, piece=128, buckets=16)
+    pieces = run(Newlines(), model, context, multiple=4, piece=24, buckets=16)
+    assert pieces.tables["newlines"]["loss"] == pytest.approx(
+        whole.tables["newlines"]["loss"], rel=1e-4
+    )
+    tokens = torch.tensor([[256] + [10] * 128])
+    logits, _ = model(tokens[:, :-1])
+    losses = next_token_loss(logits, tokens[:, 1:], reduction="none")
+    assert whole.metrics["newlines/loss_in_training_length"] == pytest.approx(
+        losses[:32].mean().item(), rel=1e-5
+    )
+    worst = losses[32:].view(-1, 8).mean(dim=1).max().item()
+    assert whole.metrics["newlines/loss_worst_beyond"] == pytest.approx(worst, rel=1e-5)
+    assert whole.tables["newlines"]["chance"][0] == math.log(257)
+
+
+def test_evaluations_that_report_one_metric_are_refused():
+    with pytest.raises(UsageError, match=r"perplexity and perplexity both report 'val/bits_per_b"):
+        resolve(["perplexity", {"perplexity": {"window": 256}}])
+    both = resolve(["perplexity", "loss_by_position"])
+    assert is_reported("val/word_perplexity", metric_names(both))
+    assert not is_reported("val/word_perplexities", metric_names(both))
