@@ -4,11 +4,14 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from arch_search.errors import UsageError
 from arch_search.records import read_experiment
 from arch_search.storage import Root
 from arch_search.tracking.reports import attach_report
@@ -23,18 +26,25 @@ def report(
     metric: Annotated[
         str | None, typer.Option("--metric", help="A final metric; the primary one if not given.")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", help="The folder for the files; the experiment's own if not given."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
 ) -> None:
     """Write the experiment as one HTML page, Markdown, LaTeX tables and SVG figures; log them."""
     root = Root()
     experiment = read_experiment(name, root)
+    folder = _writable(output or experiment.folder.report)
     if experiment.plan.sweep is not None:
         drawn = make_sweep_report(root, experiment.plan)
-        paths = write_sweep_report(drawn, experiment.folder.report)
+        paths = write_sweep_report(drawn, folder)
         numbers = sweep_headline(root, experiment.plan)
     else:
         made = make_report(experiment, metric=metric)
-        paths, numbers = write_report(made, experiment.folder.report), headline(made.comparison)
+        paths, numbers = write_report(made, folder), headline(made.comparison)
     behind = attach_report(root, experiment.plan, paths, numbers)
     if as_json:
         print(json.dumps({"files": [str(path) for path in paths], "mlflow": behind or "logged"}))
@@ -75,6 +85,19 @@ def ui(
     except RuntimeError as error:
         print(f"arch-search: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, made. Raises UsageError if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UsageError(
+            f"the report cannot be written to {folder} ({error.strerror}); choose another folder "
+            "with --output"
+        ) from None
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

@@ -37,7 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @data.command("list")
 def list_data(as_json: JsonOption = False) -> None:
     """What is prepared under the storage root, with its licence and hash."""
-    rows, problems = _prepared(Root().make().path / "data")
+    rows, problems = _prepared(Root().path / "data")
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return

@@ -6,10 +6,13 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from arch_search.cli import make_app
 from arch_search.compare import compare
 from arch_search.errors import UsageError
 from arch_search.records import read_experiment
+from arch_search.storage import ROOT_VARIABLE
 from dashboards import figures
 from dashboards.report import headline, make_report, refresh_report, write_report
 
@@ -119,6 +122,21 @@ def test_a_report_is_made_anew_only_when_something_came_in(planted):
     later = page.stat().st_mtime + 10
     os.utime(result, (later, later))
     assert refresh_report("planted", root).stat().st_mtime_ns > first
+
+
+def test_a_report_goes_where_it_is_told_to(planted, tmp_path, monkeypatch):
+    root = planted()
+    monkeypatch.setenv(ROOT_VARIABLE, str(root.path))
+    elsewhere = tmp_path / "made" / "here"
+    arguments = ["report", "planted", "--output", str(elsewhere)]
+    outcome = CliRunner().invoke(make_app(arguments), arguments)
+    assert outcome.exit_code == 0, outcome.output
+    assert (elsewhere / "report.html").is_file()
+    assert not read_experiment("planted", root).folder.report.exists()
+    arguments[-1] = str(Path(__file__))
+    outcome = CliRunner().invoke(make_app(arguments), arguments)
+    assert isinstance(outcome.exception, UsageError)
+    assert "--output" in str(outcome.exception)
 
 
 def test_what_cannot_be_compared_gets_no_report(planted):
