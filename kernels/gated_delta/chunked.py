@@ -1,15 +1,16 @@
 """The gated delta rule in chunks of time: a triangular solve a chunk, then a scan over chunks."""
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from kernels.backends import record_backend
+from kernels.backends import Candidate, Signature, choose
 from kernels.decay import chunk_decays, join_chunks, split_chunks
 from kernels.gated_delta.reference import gated_delta_loop
+from kernels.probing import disagreement
 
-Backend = Literal["auto", "loop", "chunked"]
+Backend = Literal["auto", "loop", "chunked", "fla"]
 
 CHUNK = 32  # steps solved together
 
@@ -35,26 +36,84 @@ def gated_delta(
         beta: (B, T, N); in [0, 1], or [0, 2] for negative eigenvalues.
         state: (B, N, K, V); zeros if None.
         reset: (B, T) bool; True where a document begins: the state before that token is zero.
-        backend: "loop" is the truth; "chunked" is its parallel form, and what "auto" takes.
+        backend: "loop" is the truth; "chunked" is its parallel form; "fla" needs a GPU; "auto"
+            takes fla where it proves right, else "chunked". A single step is always the loop's.
     Returns:
         output (B, T, N, V) in value's dtype and the last state (B, N, K, V), float32 or wider.
     Raises:
         ValueError: the backend's name is wrong.
+        BackendUnavailable: a backend asked for by name did not prove right here.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
     wide = torch.float64 if value.dtype == torch.float64 else torch.float32
-    B, _, N, K = query.shape
+    B, T, N, K = query.shape
+    single = T == 1
+    if not single:
+        sizes = (N, K, value.shape[-1])
+        backend = _choose(backend, value.device, value.dtype, sizes, B, T)
+        if backend == "fla":
+            from kernels.with_fla import gated_delta_fla
+
+            return gated_delta_fla(query, key, value, log_decay, beta, state, reset=reset)
     if state is None:
         state = query.new_zeros(B, N, K, value.shape[-1], dtype=wide)
     inputs = [x.to(wide) for x in (query, key, value, log_decay, beta, state)]
-    record_backend("gated_delta", "loop" if backend == "loop" else "chunked")
     with torch.autocast(query.device.type, enabled=False):
-        if backend == "loop" or query.shape[1] == 1:
+        if backend == "loop" or single:
             output, last = gated_delta_loop(*inputs, reset=reset)
         else:
             output, last = _chunked(*inputs, reset=reset, chunk=min(chunk, query.shape[1]))
     return output.to(value.dtype), last
+
+
+@torch.compiler.assume_constant_result
+def _choose(
+    backend: Backend,
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int],
+    batch: int,
+    length: int,
+) -> Backend:
+    """Constants in, a name out, so that a compiled caller does not look inside."""
+    signature = Signature(
+        device=device, dtype=dtype, sizes=tuple(zip("NKV", sizes, strict=True)),
+        batch=batch, length=length,
+    )  # fmt: skip
+    fast = (Candidate(name="fla", probe=_probe_fla),)
+    return cast(Backend, choose("gated_delta", backend, signature, fast=fast, plain="chunked"))
+
+
+def _probe_fla(signature: Signature) -> str | None:
+    from kernels.with_fla import gated_delta_fla, why_not
+
+    if (reason := why_not(signature)) is not None:
+        return reason
+    inputs = probe_inputs(signature)
+    return disagreement(
+        lambda **x: gated_delta_fla(**x),
+        lambda **x: gated_delta(**x, backend="chunked"),
+        inputs, signature, per_batch=frozenset({"state"}),
+    )  # fmt: skip
+
+
+def probe_inputs(signature: Signature) -> dict[str, Tensor]:
+    """Inputs as a block gives them: keys of norm 1, decays from none to strong."""
+    sizes, generator = dict(signature.sizes), torch.Generator(signature.device).manual_seed(0)
+    B, T, N, K, V = signature.batch, signature.length, sizes["N"], sizes["K"], sizes["V"]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=signature.device)
+
+    query, key = (torch.nn.functional.normalize(normal(B, T, N, K), dim=-1) for _ in range(2))
+    inputs = {"query": query, "key": key, "value": normal(B, T, N, V)}
+    inputs = {name: x.to(signature.dtype) for name, x in inputs.items()}
+    return inputs | {
+        "log_decay": -3 * torch.sigmoid(normal(B, T, N)) ** 4,
+        "beta": torch.sigmoid(normal(B, T, N)),
+        "state": normal(B, N, K, V),
+    }
 
 
 def _chunked(
