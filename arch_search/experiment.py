@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import (
     BeforeValidator,
     Field,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     TypeAdapter,
@@ -25,6 +26,7 @@ from arch_search.composition import load_mapping
 from arch_search.errors import UsageError
 from arch_search.spec import (
     STRICT,
+    CurriculumSpec,
     ExpertsSpec,
     LogSpec,
     OptimiserSpec,
@@ -34,6 +36,7 @@ from arch_search.spec import (
     ScheduleSpec,
 )
 from arch_search.sweep_spec import RangeSpec, SweepSpec, parse_share
+from arch_search.throughput.settings import ThroughputSpec
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -77,20 +80,25 @@ class ModelFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFile:
-    """The corpus and how it is cut.
+    """The corpus and how it is cut, or a synthetic task.
 
     corpus: a name, or a mapping such as {folder: texts}; `arch-search data list` says which.
     tokenizer: a name, {bpe: 4096} to train one on the corpus, or {file: tokenizer.json}.
     reset: whether a document in a row sees nothing of the documents before it.
     vocabulary: given for a corpus that is not to be had here, so that it can be planned with.
+    task: instead of a corpus, as {state_tracking: {group: S3}}.   items: how many of them there
+    are, seen again each epoch; 0: each is new.   curriculum: shorter rows first.
     """
 
-    corpus: str | dict[str, Any]
+    corpus: str | dict[str, Any] | None = None
     tokenizer: str | dict[str, Any] = "bytes"
     sequence_length: Count
     batch: Count
     reset: bool = False
     vocabulary: Count | None = None
+    task: str | dict[str, Any] | None = None
+    items: Annotated[NonNegativeInt, BeforeValidator(parse_count)] = 0
+    curriculum: CurriculumSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +226,7 @@ class ExperimentFile:
     log: LogSpec = field(default_factory=LogSpec)
     resources: ResourceSpec = field(default_factory=ResourceSpec)
     tracking: TrackingFile = field(default_factory=TrackingFile)
+    throughput: ThroughputSpec = field(default_factory=ThroughputSpec)  # of the lane: bench
 
 
 _FILES = (

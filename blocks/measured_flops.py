@@ -11,20 +11,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 PRODUCTS = {aten.mm, aten.bmm, aten.addmm, aten.addmm_, aten.baddbmm, aten.baddbmm_, aten.mv}
-POINTWISE = {  # operations an element
+ARITHMETIC = {  # operations an element
     aten.add: 1, aten.add_: 1, aten.sub: 1, aten.sub_: 1, aten.mul: 1, aten.mul_: 1, aten.div: 1,
-    aten.div_: 1, aten.addcmul: 2, aten.addcmul_: 2, aten.lerp: 3, aten.sigmoid: 1, aten.tanh: 1,
-    aten.silu: 1, aten.exp: 1,
+    aten.div_: 1, aten.addcmul: 2, aten.addcmul_: 2, aten.lerp: 3,
 }  # fmt: skip
+FUNCTIONS = {aten.sigmoid, aten.tanh, aten.silu, aten.exp}
 ATTENTION = "scaled_dot_product"
 
 
 @dataclass(kw_only=True)
 class Measured:
-    """What ran: `products` of matrices (a multiply-add is two), and `pointwise` arithmetic."""
+    """What ran: `products` of matrices (a multiply-add is two), pointwise `arithmetic`, and values
+    of `functions` such as tanh, which GPUs compute in units of their own."""
 
     products: int = 0
-    pointwise: int = 0
+    arithmetic: int = 0
+    functions: int = 0
+
+    @property
+    def pointwise(self) -> int:
+        return self.arithmetic + self.functions
 
 
 class FlopMeter(TorchDispatchMode):
@@ -42,11 +48,13 @@ class FlopMeter(TorchDispatchMode):
             columns = right.shape[-1] if right.ndim > 1 else 1
             self.measured.products += 2 * left.numel() * columns
             if packet in (aten.baddbmm, aten.baddbmm_):  # adding onto the first
-                self.measured.pointwise += args[0].numel()
+                self.measured.arithmetic += args[0].numel()
         elif packet is aten.linalg_solve_triangular:
             self.measured.products += args[0].shape[-1] * args[1].numel()
-        elif packet in POINTWISE:
-            self.measured.pointwise += POINTWISE[packet] * out.numel()
+        elif packet in ARITHMETIC:
+            self.measured.arithmetic += ARITHMETIC[packet] * out.numel()
+        elif packet in FUNCTIONS:
+            self.measured.functions += out.numel()
         elif ATTENTION in str(packet) and "backward" not in str(packet):
             self.measured.products += _attention(args, kwargs or {})
         return out

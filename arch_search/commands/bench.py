@@ -1,4 +1,4 @@
-"""`arch-search bench kernels`: our kernels against float64, the clock and the floors."""
+"""`arch-search bench`: our kernels against float64, the clock and the floors; arms' throughput."""
 
 import json
 import sys
@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
+from arch_search.commands.throughput import throughput
 from arch_search.errors import UsageError
 
-bench = typer.Typer(no_args_is_help=True, help="Time kernels; refuses to time what is wrong.")
-
-
-@bench.callback()
-def _group() -> None:
-    """A group, so that other benchmarks can stand beside this one."""
+bench = typer.Typer(no_args_is_help=True, help="Time kernels, and whole arms.")
+bench.command()(throughput)
 
 
 @bench.command()

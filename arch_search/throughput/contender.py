@@ -1,0 +1,155 @@
+"""One arm on a device, ready to take its turn at a cell."""
+
+import gc
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from arch_search.devices import autocast
+from arch_search.metrics import PeakMemory
+from arch_search.micro_batches import accumulate_gradients
+from arch_search.model import LanguageModel
+from arch_search.optim import clip_gradients, make_optimiser
+from arch_search.spec import ArmSpec
+from arch_search.throughput.settings import Cell, ThroughputSpec
+from arch_search.throughput.timing import time_calls
+from blocks.base import State
+from blocks.initialisation import Parameter, named_generator
+from kernels.backends import backends_used, forget_backends
+
+FIRST_CALLS = 2  # more untimed ones when a cell is new: kernels are compiled and tuned
+EXACT_ELEMENTS = 2**20  # larger parameters are drawn on the device, by their declared moments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """What one arm did in one turn at a cell: seconds of each call, the peak, cached bytes."""
+
+    seconds: list[float]
+    peak_bytes: int
+    cache_bytes: int = 0
+
+
+class Contender:
+    """An arm's model on the device. Optimiser and gradients live for the length of a turn only.
+
+    Attributes:
+        backends: what each kernel with a choice ran on so far.
+    """
+
+    def __init__(self, arm: ArmSpec, device: torch.device, *, seed: int = 0) -> None:
+        self.arm, self.device = arm, device
+        self.backends: dict[str, str] = {}
+        with torch.device(device):
+            self.model = LanguageModel(arm.model)
+        _fill(self.model, self.model.declared_parameters(), seed)
+        self._bytes = sum(p.nbytes for p in self.model.parameters())
+        self._tokens = torch.Generator().manual_seed(seed)
+        self._known: set[tuple[str, int, int]] = set()
+
+    def turn(self, cell: Cell, spec: ThroughputSpec) -> Turn:
+        """Run the cell's calls, timed behind untimed ones.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit.
+        """
+        key = (cell.kind, cell.batch, cell.length)
+        warmup = spec.warmup + (0 if key in self._known else FIRST_CALLS)
+        forget_backends()
+        others = self._allocated() - self._bytes
+        memory = PeakMemory(self.device)
+        run = {"train": self._train, "prefill": self._prefill, "decode": self._decode}[cell.kind]
+        try:
+            seconds, cached = run(cell, spec, warmup)
+            self._known.add(key)
+        finally:
+            self.model.zero_grad(set_to_none=True)
+            self.backends |= {k: ", ".join(names) for k, names in backends_used().items()}
+        peak = round(memory.gib() * 2**30) - max(others, 0)
+        return Turn(seconds=seconds, peak_bytes=peak, cache_bytes=cached)
+
+    def release(self) -> None:
+        """Give back what a turn that failed left on the device."""
+        self.model.zero_grad(set_to_none=True)
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+        """Whole training steps, of the functions that `train` steps with."""
+        arm = self.arm.train
+        optimiser = make_optimiser(self.model, self.model.declared_parameters(), arm.optimiser)
+
+        def step() -> None:
+            tokens = self._batch(cell.batch, cell.length + 1)
+            accumulate_gradients(self.model, tokens, 0, arm.precision)
+            clip_gradients(self.model, arm.optimiser.gradient_clip)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+        return time_calls(step, self.device, warmup=warmup, calls=spec.steps), 0
+
+    def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+        tokens = self._batch(cell.batch, cell.length)
+        with torch.no_grad(), autocast(self.device, self.arm.train.precision):
+            states = self._read(tokens)[1]
+            cached = cache_bytes(states)
+            del states
+            times = time_calls(
+                lambda: self._read(tokens), self.device, warmup=warmup, calls=spec.steps
+            )
+        return times, cached
+
+    def _decode(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+        """Greedy tokens one at a time, behind a context that is read at once and not timed."""
+        with torch.no_grad(), autocast(self.device, self.arm.train.precision):
+            token, states = self._read(self._batch(cell.batch, cell.length))
+            cached = cache_bytes(states)
+
+            def one() -> None:
+                nonlocal token, states
+                token, states = self._read(token, states)
+
+            times = time_calls(one, self.device, warmup=warmup, calls=spec.decode_tokens)
+        return times, cached
+
+    def _read(
+        self, tokens: Tensor, states: list[State] | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """The likeliest next token of each sequence, (B, 1), and the states."""
+        logits, after = self.model(tokens, states)
+        return logits[:, -1:].argmax(dim=-1), after
+
+    def _batch(self, batch: int, length: int) -> Tensor:
+        """Tokens drawn evenly from the vocabulary: what they are changes no speed."""
+        shape = (batch, length)
+        drawn = torch.randint(self.arm.model.vocabulary, shape, generator=self._tokens)
+        if self.device.type == "cuda":
+            return drawn.pin_memory().to(self.device, non_blocking=True)
+        return drawn
+
+    def _allocated(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+
+def cache_bytes(states: list[State]) -> int:
+    """Bytes that a sequence model carries from one token to the next, for the whole batch."""
+    return sum(part.nbytes for state in states for part in state.values())
+
+
+def _fill(model: nn.Module, declared: dict[str, Parameter], seed: int) -> None:
+    """Start values: exact where that is cheap, else of the declared mean and deviation.
+
+    A large model takes a minute to be drawn on the host; its speed depends on the scale alone.
+    """
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            start = declared[name].start
+            if parameter.numel() <= EXACT_ELEMENTS:
+                drawn = named_generator(seed, name, parameter.shape)
+                parameter.copy_(start.sample(parameter.shape, drawn))
+            else:
+                mean, deviation = start.moments(parameter.shape)
+                parameter.normal_(mean, deviation if math.isfinite(deviation) else 0.02)
