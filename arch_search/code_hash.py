@@ -19,6 +19,7 @@ _STORED = ("attempt", "errors", "files", "journal", "lease", "metrics", "storage
 _PREPARED = ("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place")
 WITHOUT_EFFECT = (
     "blocks.registry",  # only names modules, and those in use are covered themselves
+    "arch_search.synthetic.registry",  # likewise
     *(f"arch_search.{name}" for name in (*_STORED, *_PREPARED, "tasks")),
 )
 

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from arch_search.errors import UsageError
 
-TAKEN_WHOLE = ("corpus", "tokenizer")
+TAKEN_WHOLE = ("corpus", "tokenizer", "task")
 """Keys of `data` whose mapping replaces another: `{jsonl: …}` over `{folder: …}` is no mixture."""
 LARGEST_BYTES = 1_000_000
 MOST_ALIASES = 100  # each multiplies what it names: a few lines could fill the memory

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from arch_search.devices import autocast
-from arch_search.model import LanguageModel, next_token_loss
+from arch_search.model import IGNORED, LanguageModel
 
 # Only CUDA has an error type of its own; these are what the CPU's allocators say.
 CPU_SAYS = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
@@ -26,25 +26,32 @@ def accumulate_gradients(
     """Gradients of the mean loss over a global batch, added up over its pieces.
 
     Args:
-        tokens: (B, T + 1) int64; the global batch, whatever the pieces.
+        tokens: the global batch, whatever the pieces: (B, T + 1) int64 of text, or (B, 2, T) of a
+            task, its inputs and the targets, IGNORED where nothing is asked.
         micro_batch: sequences in one piece; 0 takes all at once.
         resets: (B, T) bool, where nothing before is seen; None: rows are seen whole.
     Returns:
-        The mean loss in nats a token, a detached scalar on the device, without what routers add.
+        The mean loss in nats a target, a detached scalar on the device, without what routers add.
     """
-    targets_in_all = tokens[:, 1:].numel()
+    inputs, targets = inputs_and_targets(tokens)
+    asked = targets.numel() if tokens.ndim == 2 else (targets != IGNORED).sum()
     total = torch.zeros((), device=tokens.device)
     size = micro_batch or len(tokens)
     for start in range(0, len(tokens), size):
-        piece = tokens[start : start + size]
-        reset = None if resets is None else resets[start : start + size]
+        piece = slice(start, start + size)
+        reset = None if resets is None else resets[piece]
         with autocast(tokens.device, precision):
-            logits, _ = model(piece[:, :-1], reset=reset)
-        loss = next_token_loss(logits, piece[:, 1:]) / targets_in_all
+            loss = model.loss(inputs[piece], targets[piece], reset=reset) / asked
         routing = model.router_loss()
-        (loss if routing is None else loss + routing * len(piece) / len(tokens)).backward()
+        of_batch = len(inputs[piece])
+        (loss if routing is None else loss + routing * of_batch / len(tokens)).backward()
         total += loss.detach()
     return total
+
+
+def inputs_and_targets(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, T) each: of text, (B, T + 1), the next tokens are the targets; a task gives its own."""
+    return (batch[:, :-1], batch[:, 1:]) if batch.ndim == 2 else (batch[:, 0], batch[:, 1])
 
 
 def accumulate_within_memory(

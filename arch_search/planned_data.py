@@ -1,7 +1,7 @@
 """The data of a planned arm: shards prepared here, or a corpus that is only known by its size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,20 @@ from arch_search.data.corpora import CORPORA
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile
 from arch_search.spec import DataSpec, EvaluationSpec, Plan, content_hash
+from arch_search.synthetic.registry import generator, read_task, resolved_task
+from arch_search.synthetic.stream import TaskStream
 from arch_search.tasks.registry import read_options, task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedData:
-    """What planning needs of a corpus. Without a manifest nothing can be trained on it here."""
+    """What planning needs of a corpus or a task; a corpus without a manifest is not here."""
 
     corpus: str
     tokenizer: str
     vocabulary: int
     manifest: Manifest | None = None
+    task: dict[str, dict[str, Any]] | None = None
 
     @property
     def training_tokens(self) -> int | None:
@@ -34,13 +37,17 @@ def find_data(file: DataFile, known: dict[str, PlannedData], root: Path) -> Plan
     Raises:
         UsageError: an unknown corpus without its vocabulary, or a vocabulary beside a known one.
     """
-    key = content_hash([file.corpus, file.tokenizer, file.vocabulary])
+    key = content_hash([file.corpus, file.tokenizer, file.vocabulary, file.task])
     if key not in known:
         known[key] = _find(file, root)
     return known[key]
 
 
 def _find(file: DataFile, root: Path) -> PlannedData:
+    if file.task is not None:
+        return _find_task(file)
+    if file.corpus is None:
+        raise UsageError("data: neither corpus nor task is given; name one of them")
     corpus, tokenizer = _name(file.corpus), _name(file.tokenizer)
     if file.vocabulary is not None:
         if corpus in CORPORA:
@@ -62,6 +69,22 @@ def _find(file: DataFile, root: Path) -> PlannedData:
     )
 
 
+def _find_task(file: DataFile) -> PlannedData:
+    """A task needs nothing prepared. Raises UsageError for keys that are a corpus'."""
+    if file.corpus is not None:
+        raise UsageError(f"data: corpus {file.corpus!r} and a task are given; keep one of them")
+    if file.reset or file.vocabulary is not None:
+        key = "reset" if file.reset else "vocabulary"
+        raise UsageError(f"data.{key} is for a corpus; a task has none")
+    name, options = read_task(file.task or {})
+    return PlannedData(
+        corpus=f"task {name}",
+        tokenizer="tokens",
+        vocabulary=generator(name).vocabulary(options),
+        task=resolved_task({name: asdict(options)}),
+    )
+
+
 def _name(spec: str | dict[str, Any]) -> str:
     """What to call a corpus or tokenizer that may not be here."""
     return spec if isinstance(spec, str) else str(spec.get("name") or next(iter(spec), ""))
@@ -76,11 +99,20 @@ def data_spec(file: DataFile, found: PlannedData) -> DataSpec:
         batch=file.batch,
         manifest=found.manifest.hash if found.manifest else "",
         reset=file.reset,
+        task=found.task,
+        items=file.items,
+        curriculum=file.curriculum,
     )
 
 
 def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[EvaluationSpec]) -> None:
-    """Raise UsageError if the corpus is too short to train on or to evaluate as asked."""
+    """Raise UsageError if the data are too short to train on or to evaluate as asked."""
+    if data.task is not None:
+        _check_task(data, evaluations)
+        return
+    if data.items or data.curriculum is not None:
+        key = "items" if data.items else "curriculum"
+        raise UsageError(f"data.{key} is for a synthetic task; a corpus has none")
     if found.manifest is None:
         return
     length = data.sequence_length
@@ -95,9 +127,27 @@ def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[Evaluat
         raise UsageError(f"data: {error}") from None
 
 
+def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:
+    assert data.task is not None
+    [name] = data.task
+    try:
+        for step in (0, data.curriculum.steps) if data.curriculum else (0,):
+            TaskStream(replace(data, batch=1, items=0), seed=0).check(step)
+    except ValueError as error:
+        raise UsageError(f"data: {name}: {error}") from None
+    for evaluation in evaluations:
+        if task(evaluation.task).reads_corpus:
+            raise UsageError(
+                f"evaluate: {evaluation.task} reads a corpus, and this experiment trains on the "
+                f"task {name}; evaluate [task], or train on a corpus"
+            )
+
+
 def require_data(plan: Plan) -> None:
     """Raises UsageError if an arm's corpus is not here: such a plan can be read, not run."""
-    missing = sorted({arm.data.corpus for arm in plan.arms if not arm.data.manifest})
+    missing = sorted(
+        {arm.data.corpus for arm in plan.arms if not (arm.data.manifest or arm.data.task)}
+    )
     if missing:
         raise UsageError(
             f"{plan.name} cannot run here: {', '.join(missing)} is not prepared; say where the "

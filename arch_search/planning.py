@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from arch_search.code_hash import code_hash
 from arch_search.composition import load_mapping
 from arch_search.confounds import find_confounds
 from arch_search.contrasts import resolve_contrasts
@@ -22,6 +21,7 @@ from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.noise import find_noise, find_resolution
 from arch_search.planned_arms import resolve_arms
 from arch_search.redaction import without_secrets
+from arch_search.sources import run_code
 from arch_search.spec import (
     ArmSpec,
     EvaluationSpec,
@@ -40,7 +40,6 @@ from arch_search.tuning import (
     tuning_name,
     tuning_seeds,
 )
-from blocks.registry import block_class
 
 
 def make_plan(path: Path, root: Root, overrides: Sequence[str] = ()) -> Plan:
@@ -210,7 +209,7 @@ def _runs(arms: Sequence[ArmSpec], seeds: Sequence[tuple[int, int, int]]) -> tup
     """Seeds outside, arms inside: a block of seeds is complete as early as can be."""
     runs = []
     codes = {
-        arm.name: code_hash({block_class(layer.kind).__module__ for layer in arm.model.layers})
+        arm.name: run_code({layer.kind for layer in arm.model.layers}, arm.data.task)
         for arm in arms
     }
     for replicate, init_seed, data_seed in seeds:

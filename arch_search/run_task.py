@@ -6,18 +6,18 @@ import torch
 
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_weights
-from arch_search.code_hash import code_hash
-from arch_search.data import check_files, load_manifest, open_split
+from arch_search.data import check_files, load_manifest
 from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.devices import device_for
 from arch_search.environment import describe_environment, earlier_environments
 from arch_search.model import LanguageModel
+from arch_search.sources import run_code
 from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
 from arch_search.storage import Root
+from arch_search.streams import held_out
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
 from arch_search.train import result_of, train
-from blocks.registry import block_class
 from kernels.backends import backends_used, forget_backends
 
 
@@ -43,9 +43,10 @@ def execute(
     attempt.folder.write_environment(describe_environment(device, {}))
     if earlier := earlier_environments(attempt.run, attempt.folder):
         attempt.event(f"goes on from {earlier}")
-    manifest = load_manifest(root.path, spec.data.manifest)
-    with kept_fingerprints(root.path / "data" / ".fingerprints.json"):
-        check_files(manifest, contents=True)  # shards that were changed since are refused
+    manifest = None if spec.data.task else load_manifest(root.path, spec.data.manifest)
+    if manifest is not None:
+        with kept_fingerprints(root.path / "data" / ".fingerprints.json"):
+            check_files(manifest, contents=True)  # shards that were changed since are refused
     if attempt.run.result() is None:
         started = time.time()
         trained = train(spec, attempt, manifest=manifest, log=log, resources=resources)
@@ -58,7 +59,8 @@ def execute(
     else:
         model = _trained_model(attempt, spec, device)
     context = EvaluationContext(
-        split=open_split(manifest, "val"),
+        split=held_out(manifest),
+        data=spec.data,
         sequence_length=spec.data.sequence_length,
         device=device,
         precision=spec.train.precision,
@@ -76,7 +78,7 @@ def execute(
 
 
 def _check_code(spec: RunSpec) -> None:
-    here = code_hash({block_class(layer.kind).__module__ for layer in spec.model.layers})
+    here = run_code({layer.kind for layer in spec.model.layers}, spec.data.task)
     if here != spec.code:
         raise ValueError(
             f"the source code here has hash {here}, but the run was planned with {spec.code}; "

@@ -74,10 +74,25 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CurriculumSpec:
+    """Short rows first: `first` tokens, doubled at equal intervals, whole from step `steps` on."""
+
+    first: PositiveInt
+    steps: PositiveInt
+
+    def length(self, step: int, whole: int) -> int:
+        """Tokens of a row at a step."""
+        doublings = max((whole - 1) // self.first, 0).bit_length()
+        return min(whole, self.first * 2 ** (min(step, self.steps) * doublings // self.steps))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DataSpec:
     """Which tokens a run sees. `manifest` is the hash of the prepared shards' manifest.
 
     `reset`: documents are packed, but none sees what stands before it in its row.
+    `task`: instead of a corpus, a synthetic task with every option spelled out, of which `items`
+    are seen again and again (0: each once).
     """
 
     corpus: str
@@ -86,6 +101,9 @@ class DataSpec:
     batch: int  # sequences in one optimiser step, over all devices and micro-batches
     manifest: str = ""
     reset: bool = False
+    task: dict[str, dict[str, Any]] | None = None
+    items: int = 0
+    curriculum: CurriculumSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +190,12 @@ class RunSpec:
 
     @property
     def hash(self) -> str:
-        return content_hash(asdict(self))
+        """Keys that came later count only where they are used: older runs keep their hash."""
+        content = asdict(self)
+        for key, default in (("task", None), ("items", 0), ("curriculum", None)):
+            if content["data"][key] == default:
+                del content["data"][key]
+        return content_hash(content)
 
     @property
     def steps(self) -> int:
@@ -325,7 +348,17 @@ class Plan:
 
 
 _SPECS = (
-    *(ExpertsSpec, LayerSpec, ModelSpec, DataSpec, OptimiserSpec, ScheduleSpec, TrainSpec, LogSpec),
+    *(
+        ExpertsSpec,
+        LayerSpec,
+        ModelSpec,
+        CurriculumSpec,
+        DataSpec,
+        OptimiserSpec,
+        ScheduleSpec,
+        TrainSpec,
+        LogSpec,
+    ),
     *(EvaluationSpec, ResourceSpec, RunSpec, ArmSpec, PlannedRun, PrimarySpec, Plan),
     *(ContrastSpec, FindingSpec, DeclarationSpec, NoiseSpec, ResolutionSpec, TuneSpec),
     *(PublishedSpec,),

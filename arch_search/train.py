@@ -13,11 +13,11 @@ from torch import Tensor
 
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_checkpoint, save_checkpoint
-from arch_search.data import Manifest, StreamHash, TrainingStream, loader, open_split
+from arch_search.data import Manifest, TrainingStream, loader
 from arch_search.devices import device_for
 from arch_search.errors import Diverged, Stopped
 from arch_search.metrics import PeakMemory, Stopwatch
-from arch_search.micro_batches import accumulate_within_memory
+from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
 from arch_search.model import (
     LanguageModel,
     branch_scales,
@@ -31,8 +31,9 @@ from arch_search.optim import (
     set_learning_rate,
 )
 from arch_search.spec import LogSpec, ResourceSpec, RunSpec
+from arch_search.streams import Stream, held_out, open_hash, open_stream
 from arch_search.tasks.base import EvaluationContext
-from arch_search.tasks.language import subset_bits_per_byte
+from arch_search.tasks.validation import validate
 from arch_search.trunk import Trunk
 
 
@@ -98,7 +99,7 @@ def train(
     spec: RunSpec,
     attempt: Attempt,
     *,
-    manifest: Manifest,
+    manifest: Manifest | None,
     log: LogSpec,
     resources: ResourceSpec,
 ) -> Trained:
@@ -111,14 +112,10 @@ def train(
         Stopped, Fenced: from `attempt.check()`; a stopped run has saved a checkpoint.
     """
     device = device_for(resources)
-    stream = TrainingStream(
-        open_split(manifest, "train"),
-        sequence_length=spec.data.sequence_length,
-        batch=spec.data.batch,
-        seed=spec.data_seed,
-    )
+    stream = open_stream(spec, manifest)
     validation = EvaluationContext(
-        split=open_split(manifest, "val"),
+        split=held_out(manifest),
+        data=spec.data,
         sequence_length=spec.data.sequence_length,
         device=device,
         precision=spec.train.precision,
@@ -137,10 +134,10 @@ def train(
         attempt.event(f"went on from step {progress.step} of a shorter run's trunk")
     else:
         progress.starts = parameter_hashes(model)
-        progress.branch_scales = branch_scales(model, _tokens(stream.batch(0), device)[:, :-1])
+        progress.branch_scales = branch_scales(model, _inputs(stream.batch(0), device))
     if not progress.halved_at:
         progress.micro_batch = resources.micro_batch
-    seen = StreamHash.from_state(stream, progress.stream) if progress.stream else StreamHash(stream)
+    seen = open_hash(stream, progress.stream)
     watch, memory = Stopwatch(progress.seconds), PeakMemory(device, progress.peak_memory_gib)
     window = _Window(progress.step, watch.read(), device)
     window.restore(progress.unlogged)
@@ -168,7 +165,7 @@ def train(
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         tokens = _tokens(batch, device)
-        resets = torch.from_numpy(stream.resets(step)).to(device) if spec.data.reset else None
+        resets = _resets(stream, step, device) if spec.data.reset else None
         loss = accumulate_within_memory(
             model, tokens, progress.micro_batch, spec.train.precision, resets, halved=halve
         )
@@ -191,8 +188,7 @@ def train(
             window = _Window(done, watch.read(), device)
         with watch.paused(), memory.paused():
             if done % log.validate_every == 0 or last:
-                bits = subset_bits_per_byte(model, validation, log.validation_tokens)
-                attempt.log(done, {"val/subset_bits_per_byte": bits})
+                attempt.log(done, validate(model, validation, log.validation_tokens))
             due = done % log.checkpoint_every == 0 or last
             if due:
                 save()
@@ -219,6 +215,15 @@ def _tokens(batch: np.ndarray, device: torch.device) -> Tensor:
     if device.type == "cuda":
         return tokens.pin_memory().to(device, non_blocking=True)
     return tokens
+
+
+def _inputs(batch: np.ndarray, device: torch.device) -> Tensor:
+    return inputs_and_targets(_tokens(batch, device))[0]
+
+
+def _resets(stream: Stream, step: int, device: torch.device) -> Tensor:
+    assert isinstance(stream, TrainingStream), "planning refuses resets in a task"
+    return torch.from_numpy(stream.resets(step)).to(device)
 
 
 def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]:

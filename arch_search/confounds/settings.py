@@ -14,6 +14,9 @@ WORDS = {
     "data.manifest": "prepared data (hash)",
     "data.reset": "state reset between documents",
     "data.sequence_length": "sequence length",
+    "data.curriculum": "curriculum of lengths",
+    "data.items": "number of training items",
+    "data.task": "task",
     "data.tokenizer": "tokenizer",
     "epochs": "passes over the corpus",
     "model.depth": "number of layers",
@@ -33,7 +36,8 @@ FOLLOWS = {  # what needs no word of its own where its cause is named
     "steps": ("data.batch", "data.sequence_length", "train.tokens"),
     "epochs": ("data.corpus", "data.tokenizer", "train.tokens"),
     "data.manifest": ("data.corpus", "data.tokenizer"),
-    "model.vocabulary": ("data.tokenizer", "data.corpus"),
+    "data.corpus": ("data.task",),
+    "model.vocabulary": ("data.tokenizer", "data.corpus", "data.task"),
 }
 LEARNING_RATE = "train.optimiser.learning_rate"
 

@@ -4,17 +4,23 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 
-from arch_search.data.stream import TrainingStream
 from arch_search.errors import UsageError
 
 AHEAD = 4  # batches in flight for each worker
 
 
+class Batches(Protocol):
+    """What can be read ahead: a batch for every step, whichever is asked for first."""
+
+    def batch(self, step: int) -> np.ndarray: ...
+
+
 def loader(
-    stream: TrainingStream, *, first_step: int, last_step: int, workers: int
+    stream: Batches, *, first_step: int, last_step: int, workers: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Batches of the steps `range(first_step, last_step)` in order, each with its step.
 
@@ -35,7 +41,7 @@ def loader(
 
 
 def _read_ahead(
-    stream: TrainingStream, steps: Iterator[int], workers: int
+    stream: Batches, steps: Iterator[int], workers: int
 ) -> Iterator[tuple[int, np.ndarray]]:
     pool = ThreadPoolExecutor(workers, thread_name_prefix="loader")
     pending: deque[tuple[int, Future[np.ndarray]]] = deque()

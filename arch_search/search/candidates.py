@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from arch_search.code_hash import code_hash
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, validate
 from arch_search.hold import hold_model
@@ -17,9 +16,9 @@ from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern
 from arch_search.resolve import NamedModel, change_layer, name_model
 from arch_search.search.space import Draw, Rejected, Space
+from arch_search.sources import run_code
 from arch_search.spec import ArmSpec, LayerSpec, ModelSpec, Plan, content_hash
 from arch_search.sweep_spec import SweepSpec
-from blocks.registry import block_class
 
 GIB_PER_PARAMETER = 16 / 2**30  # float32 weights, gradients and two moments
 
@@ -89,7 +88,7 @@ class Candidates:
         """The hash of the source that a model is trained with."""
         kinds = frozenset(layer.kind for layer in model.layers)
         if kinds not in self._codes:
-            self._codes[kinds] = code_hash({block_class(kind).__module__ for kind in kinds})
+            self._codes[kinds] = run_code(kinds, self.base.data.task)
         return self._codes[kinds]
 
     def counts(self, model: ModelSpec) -> dict[str, float]:

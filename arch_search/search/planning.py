@@ -19,9 +19,11 @@ from arch_search.search.proposals import sampler_factory
 from arch_search.search.rungs import rung_run
 from arch_search.search.space import Draw, Endless, Rejected, Space
 from arch_search.search.study import check_url
+from arch_search.sources import run_code
 from arch_search.spec import ArmSpec, EvaluationSpec, Plan, content_hash
 from arch_search.storage import Root
 from arch_search.sweep_spec import RangeSpec, SweepSpec
+from arch_search.synthetic.registry import resolved_task
 from arch_search.tasks.registry import is_reported
 from blocks.registry import block_class
 
@@ -89,10 +91,8 @@ def _version(file: ExperimentFile, base: ArmSpec, codes: Sequence[str]) -> str:
 
 
 def _codes(file: ExperimentFile, named: NamedModel) -> list[str]:
-    from arch_search.code_hash import code_hash
-
     kinds = {named.kind_of(name) for name in _names(file)}
-    return [code_hash({block_class(kind).__module__ for kind in kinds})]
+    return [run_code(kinds, resolved_task(file.data.task) if file.data.task else None)]
 
 
 def _check_file(file: ExperimentFile) -> None:

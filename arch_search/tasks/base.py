@@ -9,6 +9,7 @@ import torch
 
 from arch_search.data import Split
 from arch_search.model import LanguageModel
+from arch_search.spec import DataSpec
 
 Table = Mapping[str, list[Any]]
 
@@ -31,6 +32,7 @@ class EvaluationContext:
 
     tick: to be called between pieces of work, so that a long evaluation is not taken for one that
     hangs; it may raise `Stopped` or `Fenced`.
+    data: what the run trained on, if it is known.
     say: takes a line that a reader of the run's log should know, such as data that are absent.
     """
 
@@ -38,6 +40,7 @@ class EvaluationContext:
     sequence_length: int
     device: torch.device
     precision: str
+    data: DataSpec | None = None
     tick: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None
 
@@ -47,6 +50,7 @@ class Task(ABC):
 
     Options: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]] = ()
+    reads_corpus: ClassVar[bool] = True  # so that a run on a synthetic task cannot be given it
 
     def metric_names(self, options: Any) -> tuple[str, ...]:
         """What it reports with these options; no two evaluations of a run may share a name.

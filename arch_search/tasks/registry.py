@@ -12,11 +12,13 @@ from arch_search.spec import STRICT, EvaluationSpec
 from arch_search.tasks.base import Task
 from arch_search.tasks.language import LossByPosition, Perplexity
 from arch_search.tasks.newlines import Newlines
+from arch_search.tasks.synthetic import SyntheticEvaluation
 
 TASKS: dict[str, Task] = {
     "perplexity": Perplexity(),
     "loss_by_position": LossByPosition(),
     "newlines": Newlines(),
+    "task": SyntheticEvaluation(),
 }
 
 for _task in TASKS.values():
