@@ -1,0 +1,85 @@
+"""`arch-search bench throughput` as a person meets it."""
+
+import json
+import sys
+
+import mlflow
+import pytest
+
+from arch_search.cli import main
+from arch_search.storage import Root
+from arch_search.throughput.record import write_record
+
+FEW = (
+    "throughput={rounds: 2, steps: 1, contexts: [16, 64], batches: [], prefill: [], "
+    "decode: [[1, 32]], decode_tokens: 2}"
+)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(tmp_path))
+
+    def run(*arguments):
+        monkeypatch.setattr(
+            sys, "argv", ["arch-search", "bench", "throughput", *map(str, arguments)]
+        )
+        code = 0
+        try:
+            main()
+        except SystemExit as exit:
+            code = exit.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.services
+def test_arms_are_measured_in_a_worker_alone_kept_drawn_and_logged(command, file, tmp_path):
+    code, out, err = command(file, FEW, "--json")
+    assert code == 0, err
+    record = json.loads(out)
+    kept = tmp_path / "throughput"
+    assert json.loads((kept / "small.json").read_text()) == record
+    assert "| recurrent |" in (kept / "small.md").read_text()
+    assert (kept / "small.svg").read_text().startswith("<svg")
+    runs = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = runs.get_experiment_by_name("small-throughput")
+    found = {r.data.params["arm"]: r for r in runs.search_runs([experiment.experiment_id])}
+    assert set(found) == {"baseline", "recurrent"}
+    arm = record["arms"]["recurrent"]
+    metrics, run = found["recurrent"].data.metrics, found["recurrent"].info.run_id
+    assert metrics["throughput/tokens_per_second"] == arm["tokens_per_second"]
+    assert metrics["flops/m2rnn"] == arm["forward_flops_by_part"]["m2rnn"]
+    swept = runs.get_metric_history(run, "context/tokens_per_second")
+    assert sorted(point.step for point in swept) == [16, 64]
+    assert found["recurrent"].data.tags["rankable"] == "true"
+    files = runs.list_artifacts(found["baseline"].info.run_id, "throughput")
+    assert {f.path.rpartition(".")[2] for f in files} == {"json", "md", "svg"}
+
+
+BAD = [
+    (["throughput={rouns: 2}"], "did you mean 'rounds'"),
+    (["throughput={contexts: [48]}"], "48 does not divide 64 tokens"),
+    (["throughput={rounds: 1}"], "throughput.rounds"),
+    (["--arms", "recurent"], "did you mean 'recurrent'"),
+    (["--redraw"], "measure it first"),
+    (["--local", "resources.gpus=1"], "torch sees no CUDA device"),
+]
+
+
+@pytest.mark.parametrize("arguments, said", BAD, ids=lambda value: str(value)[:30])
+def test_what_is_wrong_is_said_in_one_line_before_anything_runs(command, file, arguments, said):
+    code, out, err = command(file, *arguments)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_record_can_be_drawn_again(command, file, record, tmp_path):
+    write_record(Root(tmp_path).make(), record)
+    code, out, _ = command(file, "--redraw")
+    assert code == 0
+    assert "small.svg" in out
+    assert (tmp_path / "throughput" / "small.svg").exists()
