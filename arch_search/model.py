@@ -18,8 +18,8 @@ from blocks.initialisation import Constant, Normal, Parameter, named_generator
 from blocks.mixture import Experts, MixtureOfExperts
 from blocks.registry import build, resolve_options
 from blocks.swiglu import SwiGLU
-
-IGNORED = -100  # a target that counts for nothing
+from kernels.cross_entropy import linear_cross_entropy
+from kernels.cross_entropy.linear import IGNORED
 
 
 class Layer(nn.Module):
@@ -40,6 +40,11 @@ class Layer(nn.Module):
         return x + self.mlp(self.mlp_norm(x)), after
 
 
+def train_layer(layer: Layer, x: Tensor, reset: Tensor | None) -> Tensor:
+    """A layer on whole sequences, from no state; the one after is dropped."""
+    return layer(x, None, reset)[0]
+
+
 def _channel_mixer(spec: LayerSpec, *, width: int, depth: int) -> SwiGLU | MixtureOfExperts:
     if spec.experts is None:
         return SwiGLU(width, spec.mlp_width, depth=depth)
@@ -55,6 +60,7 @@ class LanguageModel(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.train_layer = train_layer  # compiled by those who want it
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.layers = nn.ModuleList(Layer(layer, spec) for layer in spec.layers)
         self.norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
@@ -76,6 +82,23 @@ class LanguageModel(nn.Module):
         x, after = self.features(tokens, states, reset=reset)
         return self.logits(x), after
 
+    def loss(self, tokens: Tensor, targets: Tensor, *, reset: Tensor | None = None) -> Tensor:
+        """Sum of next-token cross-entropies in nats; many logits never exist at once.
+
+        Args:
+            tokens, targets: (B, T) int64, targets IGNORED where nothing is asked.
+            reset: (B, T) bool, as in `forward`.
+        """
+        x = self.embedding(tokens)
+        for layer in self.each_layer():
+            x = self.train_layer(layer, x, reset)
+        return linear_cross_entropy(self.norm(x), self.head_weight, targets)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(U, D)."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
     def features(
         self, tokens: Tensor, states: list[State] | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, list[State]]:
@@ -89,23 +112,23 @@ class LanguageModel(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """The next token's logits, (…, U), from features (…, D)."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(features, weight)
+        return F.linear(features, self.head_weight)
 
     def initial_states(self, batch: int, device: torch.device | str = "cpu") -> list[State]:
         """The states before the first token of `batch` sequences."""
-        return [layer.mixer.initial_state(batch, device=device) for layer in self._layers()]
+        return [layer.mixer.initial_state(batch, device=device) for layer in self.each_layer()]
 
     def router_loss(self) -> Tensor | None:
         """What the last forward pass's routers add to the mean loss; None where there are none."""
         losses = [
             layer.mlp.router_loss
-            for layer in self._layers()
+            for layer in self.each_layer()
             if isinstance(layer.mlp, MixtureOfExperts) and layer.mlp.router_loss is not None
         ]
         return torch.stack(losses).sum() if losses else None
 
-    def _layers(self) -> Iterator[Layer]:
+    def each_layer(self) -> Iterator[Layer]:
+        """The layers, in order."""
         for layer in self.layers:
             assert isinstance(layer, Layer)
             yield layer
@@ -121,7 +144,7 @@ class LanguageModel(nn.Module):
         declared = {"embedding.weight": normal, "norm.weight": one}
         if self.head is not None:
             declared["head.weight"] = normal
-        for i, layer in enumerate(self._layers()):
+        for i, layer in enumerate(self.each_layer()):
             declared[f"layers.{i}.mixer_norm.weight"] = one
             declared[f"layers.{i}.mlp_norm.weight"] = one
             for part, module in (("mixer", layer.mixer), ("mlp", layer.mlp)):
@@ -200,9 +223,9 @@ def count_model(spec: ModelSpec, length: int) -> ModelCounts:
     with torch.device("meta"):
         model = LanguageModel(spec)
     model.declared_parameters()  # raises if a block forgot one
-    costs = [layer.mixer.cost(length) for layer in model._layers()]
+    costs = [layer.mixer.cost(length) for layer in model.each_layer()]
     width = spec.width
-    channels = [layer.mlp.cost() for layer in model._layers()]
+    channels = [layer.mlp.cost() for layer in model.each_layer()]
     flops = sum(cost.forward_flops_per_token for cost in (*costs, *channels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     idle = sum(cost.parameters - cost.active_parameters for cost in channels)
@@ -227,7 +250,7 @@ def branch_scales(model: LanguageModel, tokens: Tensor) -> dict[str, float]:
     """
     scales: dict[str, float] = {}
     handles = []
-    for i, layer in enumerate(model._layers()):
+    for i, layer in enumerate(model.each_layer()):
 
         def record(_module: nn.Module, _inputs: object, output: tuple[Tensor, State], i: int = i):
             scales[f"layers.{i}.mixer"] = math.sqrt(output[0].float().square().mean().item())

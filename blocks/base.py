@@ -111,6 +111,10 @@ class SequenceMixer(nn.Module):
         """What the mixer makes of x (B, T, D) to drive its state; None: it says nothing of that."""
         return None
 
+    def uncompiled(self) -> tuple[str, ...]:
+        """Methods that torch.compile must call as they are: kernels that it cannot look past."""
+        return ()
+
     @abstractmethod
     def initial_state(
         self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32

@@ -11,9 +11,10 @@ from blocks.convolution import ShortConvolution
 from blocks.decay_gate import SoftplusDecay, prefixed
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
-from blocks.linear import Linear, linear_flops
+from blocks.linear import Linear, linear_flops, project
 from blocks.linear_state import Inputs, LinearState
 from blocks.options import option, require_not_negative, require_positive
+from kernels.backends import backends_used
 from kernels.decay import padded_length
 from kernels.gated_delta import gated_delta_product, pulled_back
 from kernels.gated_delta.chunked import CHUNK
@@ -91,17 +92,20 @@ class GatedDeltaNet(LinearState):
         self, x: Tensor, state: State | None, reset: Tensor | None
     ) -> tuple[Inputs, Tensor, State]:
         """What the scan reads, the output gate, and what the convolution carries."""
-        o = self.options
-        qkv, after = self.input(x), {}
+        o, after = self.options, {}
+        qkv, ab, gate = self._project(x)
         if self.convolution is not None:
             qkv, after["convolution"] = self.convolution(
                 qkv, None if state is None else state["convolution"], reset
             )
         q, k, v = qkv.split(self.mixed, dim=-1)
         n, N, repeats = self.householders, o.value_heads, o.value_heads // o.key_heads
-        q_BTNK = l2_norm(q.unflatten(-1, (o.key_heads, -1))).repeat_interleave(repeats, dim=2)
-        k_BTnNK = l2_norm(k.unflatten(-1, (n, o.key_heads, -1))).repeat_interleave(repeats, dim=3)
-        a, b, gate = self.gates(x).tensor_split([N, (1 + n) * N], dim=-1)
+        q_BTNK = l2_norm(q.unflatten(-1, (o.key_heads, -1)))
+        k_BTnNK = l2_norm(k.unflatten(-1, (n, o.key_heads, -1)))
+        if repeats > 1:
+            q_BTNK = q_BTNK.repeat_interleave(repeats, dim=2)
+            k_BTnNK = k_BTnNK.repeat_interleave(repeats, dim=3)
+        a, b = ab.tensor_split([N], dim=-1)
         beta = torch.sigmoid(b.unflatten(-1, (n, N)))
         inputs = {
             "query": q_BTNK * o.key_dim**-0.5,
@@ -111,6 +115,19 @@ class GatedDeltaNet(LinearState):
             "beta": beta * 2 if o.negative_eigenvalues else beta,
         }
         return inputs, gate, after
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v; a and b; the output gate. The narrow a and b spare a GPU odd row lengths."""
+        few = (1 + self.householders) * self.options.value_heads
+        if not x.is_cuda:
+            return self.input(x), *self.gates(x).tensor_split([few], dim=-1)
+        (ab,) = project(x, self.gates.weight[:few])
+        qkv, gate = project(x, self.input.weight, self.gates.weight[few:])
+        return qkv, ab, gate
+
+    def uncompiled(self) -> tuple[str, ...]:
+        # fla's is an operator that a compiled graph holds; our own is a loop over chunks
+        return () if "fla" in backends_used().get("gated_delta", ()) else ("scan",)
 
     def scan(
         self, inputs: Inputs, state: State | None, reset: Tensor | None

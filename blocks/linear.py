@@ -1,6 +1,10 @@
 """A linear map whose weight is left for the model to fill."""
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ALIGNED = 8  # rows: results are then a multiple of 16 bytes wide, which tensor cores want
 
 
 class Linear(nn.Linear):
@@ -11,6 +15,14 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Nothing: the start is declared by the block and drawn by the model."""
+
+
+def project(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    """x Wᵀ for each W (outputs, inputs) by one product, which on a GPU is faster than several."""
+    sizes = [len(weight) for weight in weights]
+    short = -sum(sizes) % ALIGNED
+    joined = F.pad(torch.cat(weights), (0, 0, 0, short)) if short else torch.cat(weights)
+    return F.linear(x, joined).split([*sizes, short], dim=-1)[: len(sizes)]
 
 
 def linear_flops(inputs: int, outputs: int) -> int:

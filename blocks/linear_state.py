@@ -29,6 +29,9 @@ class LinearState(SequenceMixer):
         """Go through a piece by the recurrence in force."""
         return (self.recurrence or self.scan)(inputs, state, reset)
 
+    def uncompiled(self) -> tuple[str, ...]:
+        return ("scan",)
+
     @abstractmethod
     def scan(
         self, inputs: Inputs, state: State | None, reset: Tensor | None

@@ -168,18 +168,31 @@ class M2RNN(SequenceMixer):
     ) -> tuple[Tensor, State]:
         o = self.options
         q_BTNK, k_BTNK, v_BTNV, (forget, gate_weight), gate, after = self._inputs(x, state, reset)
-        y_BTNV, after["state"] = m2rnn_scan(
+        y_BTNV, after["state"] = self.scan(
             q_BTNK * o.key_dim**-0.5 if o.scale == "inverse_sqrt" else q_BTNK,
-            k_BTNK, v_BTNV, forget, self.state_weight(),
-            None if state is None else state["state"],
-            gate_weight=gate_weight, nonlinearity=o.nonlinearity, write=o.write, clip=o.clip,
-            reset=reset,
+            k_BTNK, v_BTNV, forget, self.state_weight(), gate_weight,
+            None if state is None else state["state"], reset,
         )  # fmt: skip
         if self.residual is not None:
             y_BTNV = y_BTNV + self.residual.to(v_BTNV.dtype) * expand_heads(v_BTNV, self.heads, 2)
         if o.output_gate:
             gate = expand_heads(gate.unflatten(-1, (-1, o.value_dim)), self.heads, 2).flatten(2)
         return self.output(self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)), after
+
+    def uncompiled(self) -> tuple[str, ...]:
+        return ("scan",)
+
+    def scan(
+        self, query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
+        gate_weight: Tensor | None, state: Tensor | None, reset: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The recurrence, by `m2rnn_scan`."""
+        o = self.options
+        return m2rnn_scan(
+            query, key, value, forget, weight, state,
+            gate_weight=gate_weight, nonlinearity=o.nonlinearity, write=o.write, clip=o.clip,
+            reset=reset,
+        )  # fmt: skip
 
     def _inputs(
         self, x: Tensor, state: State | None, reset: Tensor | None

@@ -67,6 +67,9 @@ class VectorRecurrence(SequenceMixer):
         heads = options.heads or max(1, round(4 * width / (3 * options.head_dim)))
         return replace(options, heads=heads)
 
+    def uncompiled(self) -> tuple[str, ...]:
+        return ("scan",)
+
     @abstractmethod
     def scan(
         self, inputs: list[Tensor], state: tuple[Tensor, ...], reset: Tensor | None

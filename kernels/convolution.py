@@ -1,6 +1,7 @@
 """Causal depthwise convolution over time, with the inputs that it still needs carried along."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -21,11 +22,12 @@ def causal_convolution(
     Returns:
         y (B, T, C) and the last W - 1 inputs of the current document, (B, W - 1, C).
     """
-    B, T, C = x.shape
+    B, T, _ = x.shape
     lags = weight.shape[1] - 1
     if state is None:
-        state = x.new_zeros(B, lags, C)
-    padded = torch.cat([state.to(x.dtype), x], dim=1)
+        padded = F.pad(x, (0, 0, lags, 0))
+    else:
+        padded = torch.cat([state.to(x.dtype), x], dim=1)
     document = None
     if reset is not None:  # the document of each padded position; those carried in have number 0
         document = torch.cat([reset.new_zeros(B, lags), reset], dim=1).cumsum(dim=1)
@@ -42,4 +44,4 @@ def causal_convolution(
     last = padded[:, T:]
     if document is not None:
         last = last * (document[:, T:] == document[:, -1:])[..., None]
-    return y, last
+    return y, last.clone()  # a view would keep the whole input alive

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.backends import Candidate, Signature, choose
+from kernels.compiling import constant
 from kernels.decay import chunk_decays, join_chunks, split_chunks
 from kernels.gated_delta.reference import gated_delta_loop
 from kernels.probing import disagreement
@@ -67,7 +68,7 @@ def gated_delta(
     return output.to(value.dtype), last
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _choose(
     backend: Backend,
     device: torch.device,
@@ -76,7 +77,6 @@ def _choose(
     batch: int,
     length: int,
 ) -> Backend:
-    """Constants in, a name out, so that a compiled caller does not look inside."""
     signature = Signature(
         device=device, dtype=dtype, sizes=tuple(zip("NKV", sizes, strict=True)),
         batch=batch, length=length,

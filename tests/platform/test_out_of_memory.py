@@ -11,6 +11,7 @@ import torch
 from arch_search import micro_batches
 from arch_search.journal import read_curve, read_journal, read_stream
 from arch_search.micro_batches import accumulate_gradients, is_out_of_memory
+from arch_search.model import next_token_loss
 
 from .conftest import FIRST, plan_for, run_one
 
@@ -80,12 +81,12 @@ class Hungry(torch.nn.Module):
         super().__init__()
         self.embedding, self.fits, self.seen = torch.nn.Embedding(9, 9), fits, []
 
-    def forward(self, tokens, reset=None):
+    def loss(self, tokens, targets, *, reset=None):
         self.seen.append(len(tokens))
         if len(tokens) > self.fits:
             self.embedding.weight.grad = torch.full((9, 9), 7.0)
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self.embedding(tokens), None
+        return next_token_loss(self.embedding(tokens), targets)
 
     def router_loss(self):
         return None
