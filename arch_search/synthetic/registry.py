@@ -11,7 +11,13 @@ from arch_search.synthetic.base import Generator
 from blocks.options import did_you_mean, read_options
 
 GENERATORS = {
+    "compression": "arch_search.synthetic.mad_copying:Compression",
+    "fuzzy_recall": "arch_search.synthetic.mad_recall:FuzzyRecall",
+    "in_context_recall": "arch_search.synthetic.mad_recall:InContextRecall",
+    "memorization": "arch_search.synthetic.mad_copying:Memorization",
     "modular_arithmetic": "arch_search.synthetic.modular_arithmetic:ModularArithmetic",
+    "mqar": "arch_search.synthetic.mqar:MQAR",
+    "selective_copying": "arch_search.synthetic.mad_copying:SelectiveCopying",
     "state_tracking": "arch_search.synthetic.state_tracking:StateTracking",
 }
 
