@@ -35,7 +35,8 @@ SETS = {
     "memorization": ({}, 32, "c83fe8c2eec9fcb5"),
 }
 NAMES = {"swaps": "state_tracking", "packed": "state_tracking", "repeated": "state_tracking",
-         "brackets": "modular_arithmetic", "forgetting": "mqar", "noisy": "in_context_recall"}  # fmt: skip
+         "brackets": "modular_arithmetic", "forgetting": "mqar",
+         "noisy": "in_context_recall"}  # fmt: skip
 
 
 def items(name, options, *, length, count=256, purpose="evaluate", seed=3, start=0):
@@ -213,7 +214,7 @@ def test_mqar_asks_for_the_last_value_of_each_key_once(case):
         places = np.flatnonzero(targets != IGNORED)
         assert (places >= context).all()
         assert (places % 2 == 0).all()
-        assert {t: v for t, v in zip(tokens[places], targets[places], strict=True)} == last
+        assert dict(zip(tokens[places], targets[places], strict=True)) == last
         assert max(last) < 128 <= min(last.values())
         slots += ((places - context) // 2).tolist()
     counts = np.bincount(slots, minlength=(64 - context) // 2)
@@ -313,9 +314,12 @@ def test_selective_copying_compression_and_memorization():
     ],
 )
 def test_wrong_options_are_told(task, length, said):
-    with pytest.raises(ValueError, match=said):
+    def check():
         name, options = read_task(task)
         generator(name).check(options, length)
+
+    with pytest.raises(ValueError, match=said):
+        check()
 
 
 def test_a_task_of_ones_own_is_named_by_its_import_path():
