@@ -10,6 +10,7 @@ from arch_search.errors import UsageError
 from arch_search.experiment import nearest
 from arch_search.spec import STRICT, EvaluationSpec
 from arch_search.tasks.base import Task
+from arch_search.tasks.harness.task import LmEval
 from arch_search.tasks.language import LossByPosition, Perplexity
 from arch_search.tasks.newlines import Newlines
 from arch_search.tasks.synthetic import SyntheticEvaluation
@@ -18,6 +19,7 @@ TASKS: dict[str, Task] = {
     "perplexity": Perplexity(),
     "loss_by_position": LossByPosition(),
     "newlines": Newlines(),
+    "lm_eval": LmEval(),
     "task": SyntheticEvaluation(),
 }
 

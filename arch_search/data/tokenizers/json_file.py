@@ -145,7 +145,7 @@ def _spellings(encoder: Any, content: Mapping[str, Any]) -> list[bytes]:
     return spellings
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """GPT-2's letter for each byte, reversed: printable ones stand for themselves."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {chr(byte): byte for byte in printable}
@@ -153,7 +153,7 @@ def _byte_letters() -> dict[str, int]:
     return letters | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_LETTERS = _byte_letters()
+_LETTERS = byte_letters()
 
 
 def _byte_level(word: str) -> bytes:

@@ -1,0 +1,1 @@
+"""lm-evaluation-harness on our models: its tasks, its scores, our tokens and states."""
