@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from arch_search.errors import Diverged, Fenced, Stopped
 from arch_search.files import dump_json, read_json, sync_folder, write_atomic
+from arch_search.integrity import damage
 from arch_search.journal import JournalWriter
 from arch_search.lease import BEAT_SECONDS, last_step, this_process
 from arch_search.redaction import hide_secrets
@@ -52,7 +53,9 @@ class Attempt:
         stop_file: Path | None = None,
         keep_checkpoints: int = 2,
     ) -> "Attempt":
-        """Take the run over: the next number, resuming from the most advanced checkpoint.
+        """Take the run over: the next number, resuming from the most advanced whole checkpoint.
+
+        Those that are damaged are set aside, and the journal says so.
 
         Args:
             stop_file: while it exists, `check` stops the run ({"state", "reason"} in it).
@@ -63,7 +66,7 @@ class Attempt:
         made = attempts / f".{uuid.uuid4().hex}"
         made.mkdir()
         while True:
-            latest = None if run.result() else run.latest_checkpoint()
+            latest, damaged = (None, {}) if run.result() else _newest_whole(run)
             resumed = {"attempt": latest[1], "step": latest[0]} if latest else None
             lease = {**this_process(), "claimed": time.time(), "experiment": experiment}
             lease["resumed_from"] = resumed
@@ -77,7 +80,9 @@ class Attempt:
                     raise
                 continue
             sync_folder(attempts)
-            return cls(run, folder, stop_file=stop_file, keep_checkpoints=keep_checkpoints)
+            attempt = cls(run, folder, stop_file=stop_file, keep_checkpoints=keep_checkpoints)
+            attempt._set_aside(damaged, latest[0] if latest else 0)
+            return attempt
 
     def __enter__(self) -> "Attempt":
         return self
@@ -205,6 +210,16 @@ class Attempt:
         finally:
             signal.signal(signal.SIGTERM, before)
 
+    def _set_aside(self, damaged: dict[Path, str], step: int) -> None:
+        """Rename damaged checkpoints, so that none counts or is taken up, and say what was done."""
+        for folder, why in damaged.items():
+            with contextlib.suppress(FileNotFoundError):  # an earlier owner pruned it meanwhile
+                os.rename(folder, folder.with_name(f"{folder.name}.damaged-{self.number}"))
+                self.event(
+                    f"the checkpoint of step {int(folder.name)} is damaged ({why}): goes on from "
+                    + (f"step {step}" if step else "the start")
+                )
+
     def _prune(self) -> None:
         found = [c for attempt in self.run.attempts() for c in attempt.checkpoints()]
         for _, folder in sorted(found)[: -self._keep or None]:
@@ -216,6 +231,19 @@ class Attempt:
             lease |= {"beat": time.time(), "ticks": self._ticks}
             with contextlib.suppress(OSError):  # a full disk must not end the run from here
                 write_atomic(self.folder.path / "lease.json", dump_json(lease), durable=False)
+
+
+def _newest_whole(run: RunFolder) -> tuple[tuple[int, int, Path] | None, dict[Path, str]]:
+    """(step, attempt, folder) of the most advanced whole checkpoint, and what ails those beyond."""
+    damaged: dict[Path, str] = {}
+    found = [(step, attempt.number, folder)
+             for attempt in run.attempts() for step, folder in attempt.checkpoints()]  # fmt: skip
+    for checkpoint in sorted(found, reverse=True):
+        why = damage(checkpoint[2])
+        if not why:
+            return checkpoint, damaged
+        damaged[checkpoint[2]] = why
+    return None, damaged
 
 
 def _how_it_ended(error: BaseException | None) -> tuple[str, str]:

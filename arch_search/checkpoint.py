@@ -1,6 +1,5 @@
 """A checkpoint: safetensors for weights and moments, JSON for the rest. Nothing in it executes."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-WEIGHTS, MOMENTS, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
+from arch_search.integrity import read_progress, write_progress
+
+WEIGHTS, MOMENTS = "model.safetensors", "optimiser.safetensors"
 
 
 def save_checkpoint(
@@ -25,7 +26,7 @@ def save_checkpoint(
         if isinstance(value, Tensor)
     }
     save_file(_contiguous(moments), folder / MOMENTS)
-    (folder / PROGRESS).write_text(json.dumps(asdict(progress), indent=1))
+    write_progress(folder, asdict(progress))
 
 
 def load_checkpoint(
@@ -39,7 +40,7 @@ def load_checkpoint(
             key: value.to(parameter.device) if value.ndim or _is_fused(optimiser) else value
             for key, value in state.items()
         }
-    return json.loads((folder / PROGRESS).read_text())
+    return read_progress(folder)
 
 
 def load_weights(folder: Path, model: nn.Module) -> None:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from arch_search.checkpoint import WEIGHTS, load_weights
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, read_json, write_atomic
+from arch_search.integrity import damage
 from arch_search.model import LanguageModel
 from arch_search.spec import ModelSpec, RunSpec
 from arch_search.storage import HASH, NAME, Root, RunFolder
@@ -40,7 +41,13 @@ class StoredModel:
     source: dict[str, Any]  # of an imported model: where it came from
 
     def load(self, device: torch.device | str = "cpu") -> LanguageModel:
-        """The model on a device, in evaluation mode. Raises UsageError for weights of another."""
+        """The model on a device, in evaluation mode.
+
+        Raises:
+            UsageError: weights of another model, or a checkpoint that is not what was written.
+        """
+        if why := damage(self.folder):
+            raise UsageError(f"the checkpoint {self.folder} is damaged: {why}; use another one")
         model = LanguageModel(self.spec).to(device)
         try:
             load_weights(self.folder, model)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from arch_search.files import sync_folder
+from arch_search.integrity import damage
 from arch_search.spec import RunSpec, content_hash
 
 
@@ -39,10 +40,18 @@ class Trunk:
         self.end = spec.steps - max(round(spec.train.schedule.decay * spec.steps), 1)
 
     def latest(self) -> tuple[int, Path] | None:
-        """(step, folder) of the most advanced checkpoint that this run may go on from."""
+        """(step, folder) of the most advanced checkpoint that this run may go on from.
+
+        One that is damaged is removed: it costs the time that it would have saved.
+        """
         names = os.listdir(self.folder) if self.folder.is_dir() else []
-        steps = sorted(int(name) for name in names if name.isdigit() and int(name) <= self.end)
-        return (steps[-1], self.folder / f"{steps[-1]:08d}") if steps else None
+        steps = [int(name) for name in names if name.isdigit() and int(name) <= self.end]
+        for step in sorted(steps, reverse=True):
+            folder = self.folder / f"{step:08d}"
+            if not damage(folder):
+                return step, folder
+            shutil.rmtree(folder, ignore_errors=True)
+        return None
 
     def keep(self, step: int, write: Callable[[Path], None]) -> None:
         """Keep a checkpoint that `write(folder)` fills; whoever comes second changes nothing."""
