@@ -15,7 +15,7 @@ from scipy import stats
 from arch_search.records import Experiment, curve_metric, curves
 from arch_search.spec import ScheduleSpec
 from arch_search.statistics.blocked import BlockedModel, fit_blocked, linked_arms
-from arch_search.statistics.simultaneous import Array
+from arch_search.statistics.design import Array
 
 _FLOPS = "forward_flops_per_token"
 _EQUAL = 0.001  # a share; arms this close in FLOPs need no second reading

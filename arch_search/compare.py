@@ -254,7 +254,7 @@ def _outcomes(
                 difference=difference.value if difference else None,
                 low=difference.low if difference else None,
                 high=difference.high if difference else None,
-                p=difference.p if difference else None,
+                p_simultaneous=difference.p_simultaneous if difference else None,
                 p_holm=difference.p_holm if difference else None,
                 p_equivalence=difference.p_equivalence if difference else None,
                 resolvable=difference.resolvable if difference else None,

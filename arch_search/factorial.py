@@ -1,8 +1,9 @@
 """Main effects and interactions of the axes, from the one linear model. Free of torch.
 
-A factor's test asks whether the arms' means depend on it once the other factors are allowed for,
-effects adding up (type II); an interaction's, whether two effects do not add up. Nested factors are
-left out where not all arms have them.
+A factor's test asks whether the arms' means depend on it once other factors are allowed for,
+effects adding up (type II); an interaction's, whether two effects do not add up: the F tests of
+an analysis of variance, with the noise pooled. Nested factors are left out where not all arms have
+them.
 """
 
 import itertools
@@ -16,7 +17,7 @@ from scipy import stats
 
 from arch_search.factors import Array, key, levels_of, model_matrix, shared_factors
 from arch_search.spec import ArmSpec
-from arch_search.statistics.linear import Fit
+from arch_search.statistics.linear import Fit, half_widths_alone
 from arch_search.statistics.simultaneous import holm
 
 _EXPLICIT = "arm"  # the factor of explicit arms: their name, which is no axis
@@ -87,19 +88,18 @@ def interaction_means(
     Columns: the two factors' names (levels as text), value, low, high. Intervals hold one by one.
     """
     cells, of_arm = crossed_cells(arms, fit)
-    critical = float(stats.t.ppf((1 + level) / 2, max(fit.df, 1)))
-    rows = []
+    rows, means = [], []
     for one, other in itertools.product(*(levels_of(cells, name) for name in pair)):
         here = [i for i, cell in enumerate(cells)
                 if (key(cell[pair[0]]), key(cell[pair[1]])) == (key(one), key(other))]  # fmt: skip
         if not here:
             continue
-        weights = of_arm[here].mean(axis=0)
-        value, half = float(weights @ fit.effects), np.nan
-        if fit.df > 0:
-            half = critical * float(np.sqrt(max(weights @ fit.covariance @ weights, 0)))
-        rows.append((key(one), key(other), value, value - half, value + half))
-    return pd.DataFrame(rows, columns=[*pair, "value", "low", "high"])
+        rows.append((key(one), key(other)))
+        means.append(of_arm[here].mean(axis=0))
+    weights = np.array(means) - np.eye(len(fit.arms))[0]
+    values, half = weights @ fit.effects, half_widths_alone(fit, weights, level=level)
+    found = {"value": values, "low": values - half, "high": values + half}
+    return pd.DataFrame(rows, columns=list(pair)).assign(**found)
 
 
 def factor_sentences(tests: Sequence[FactorTest]) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ def factor_sentences(tests: Sequence[FactorTest]) -> tuple[str, ...]:
     found = [test for test in tests if test.p_holm <= 0.05]
     said = []
     if found:
-        listed = ", ".join(f"{test.name} (spread {test.spread:.2g})" for test in found)
+        listed = ", ".join(f"{test.name} (means {test.spread:.2g} apart)" for test in found)
         said.append(
             "Factors and combinations that stand out, not declared beforehand and adjusted for "
             f"all such tests: {listed}."

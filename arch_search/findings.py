@@ -13,8 +13,9 @@ from arch_search.statistics.permutation import PermutationCheck
 class ArmOutcome:
     """One arm's line in the comparison.
 
-    `low` to `high` hold for all arms at once (95 %); `mean_low` to `mean_high` is the interval of
-    this arm's own seeds. None: not enough seeds to say.
+    `low` to `high` hold for all arms at once (95 %), and `p_simultaneous` is adjusted for all of
+    them; `mean_low` to `mean_high` is the interval of this arm's own seeds. None: not enough seeds
+    to say.
     """
 
     arm: str
@@ -30,7 +31,7 @@ class ArmOutcome:
     difference: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
+    p_simultaneous: float | None = None
     p_holm: float | None = None
     p_equivalence: float | None = None
     permutation_p: float | None = None
@@ -40,7 +41,11 @@ class ArmOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContrastOutcome:
-    """One declared contrast. `low` to `high` hold for all declared contrasts at once (95 %)."""
+    """One declared contrast.
+
+    `low` to `high` hold for all declared contrasts at once (95 %); `p_simultaneous` is adjusted for
+    all of them.
+    """
 
     name: str
     family: str
@@ -48,7 +53,7 @@ class ContrastOutcome:
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
+    p_simultaneous: float | None = None
     p_holm: float | None = None
     p_equivalence: float | None = None
     permutation_p: float | None = None
@@ -100,7 +105,7 @@ def contrast_outcomes(
                 value=found.value if found else None,
                 low=found.low if found else None,
                 high=found.high if found else None,
-                p=found.p if found else None,
+                p_simultaneous=found.p_simultaneous if found else None,
                 p_holm=found.p_holm if found else None,
                 p_equivalence=found.p_equivalence if found else None,
                 resolvable=found.resolvable if found else None,

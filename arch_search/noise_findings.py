@@ -10,13 +10,13 @@ from arch_search.statistics.unequal import NoisiestArm, paired_interval
 def noise_sentences(
     noisiest: NoisiestArm | None, table: pd.DataFrame, baseline: str, comparisons: int
 ) -> Iterator[str]:
-    """Said only if one arm's noise stands out; its pooled interval is then too narrow."""
+    """Said only if one arm's noise stands out."""
     if noisiest is None or noisiest.p > 0.05 or noisiest.ratio <= 1:
         return
     said = (
         f"{noisiest.arm} varies {noisiest.ratio:.2g} times as much as the other arms once seeds "
-        f"are blocks (p = {noisiest.p:.2g}), and intervals pool the "
-        "noise: what concerns it is less sure than its interval says."
+        f"are blocks (p = {noisiest.p:.2g}). What concerns it is counted with its own noise, which "
+        "so few runs tell roughly: such intervals hold somewhat less often than they say."
     )
     own = None
     if noisiest.arm != baseline:

@@ -52,7 +52,7 @@ def rate_sentences(found: Sequence[Rate], what: str) -> tuple[str, ...]:
     said = [
         f"{rate.arm}: {what} in {rate.successes} of {rate.n} runs "
         f"({100 * rate.low:.0f} to {100 * rate.high:.0f} %, exact 95 %)"
-        + (f"; p = {rate.p:.2g} against the baseline" if rate.p is not None else "")
+        + (f"; p = {rate.p_holm:.2g} against the baseline" if rate.p_holm is not None else "")
         + "."
         for rate in found
     ]

@@ -34,9 +34,9 @@ def how_controlled(
     model = comparison.model
     if model is not None and model.df > 0:
         said.append(
-            "Differences come from one linear model over all arms, with seeds as blocks and the "
-            f"noise pooled ({model.df} degrees of freedom); intervals are simultaneous "
-            f"(critical value {model.critical:.2f})."
+            "Differences come from one linear model over all arms, with seeds as blocks; an arm's "
+            f"noise is the larger of the pooled one ({model.df} degrees of freedom) and its own. "
+            f"Intervals are simultaneous (critical value {model.critical:.2f})."
         )
     return (*said, *comparison.control.declared, _planned(experiment, finished))
 

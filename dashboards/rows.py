@@ -103,7 +103,7 @@ def arm_row(experiment: Experiment, outcome: ArmOutcome) -> ArmRow:
         mean_interval=interval(outcome.mean_low, outcome.mean_high),
         difference=number(outcome.difference, signed=True),
         difference_interval=interval(outcome.low, outcome.high, signed=True),
-        p=p_value(outcome.p),
+        p=p_value(outcome.p_simultaneous),
         p_holm=p_value(outcome.p_holm),
         permutation_p=p_value(outcome.permutation_p),
         resolvable=number(outcome.resolvable),
@@ -132,7 +132,7 @@ def contrast_rows(experiment: Experiment, comparison: Comparison) -> tuple[Contr
             text=c.text,
             value=number(c.value, signed=True),
             interval=interval(c.low, c.high, signed=True),
-            p=p_value(c.p),
+            p=p_value(c.p_simultaneous),
             p_holm=p_value(c.p_holm),
             permutation_p=p_value(c.permutation_p),
             p_equivalence=p_value(c.p_equivalence),
@@ -184,7 +184,7 @@ def rate_rows(rates: Sequence[Rate]) -> tuple[RateRow, ...]:
             arm=rate.arm,
             count=f"{rate.successes} of {rate.n}",
             interval=f"{100 * rate.low:.0f} to {100 * rate.high:.0f} %",
-            p=p_value(rate.p),
+            p=p_value(rate.p_holm),
             odds="separated" if rate.separated else _odds(rate),
         )
         for rate in rates

@@ -72,7 +72,7 @@ def _contrast_table(comparison: Comparison) -> Table:
     table.add_column("finding", overflow="fold")
     for one in comparison.contrasts:
         found = f"{number(one.value, signed=True)} {interval(one.low, one.high, signed=True)}"
-        table.add_row(one.name, found, p_value(one.p), one.verdict)
+        table.add_row(one.name, found, p_value(one.p_simultaneous), one.verdict)
     return table
 
 
@@ -85,7 +85,7 @@ def _rate_table(comparison: Comparison) -> Table:
         table.add_column(column, justify="right")
     for rate in comparison.rates:
         share = f"{100 * rate.low:.0f} to {100 * rate.high:.0f} %"
-        table.add_row(rate.arm, f"{rate.successes} of {rate.n}", share, p_value(rate.p))
+        table.add_row(rate.arm, f"{rate.successes} of {rate.n}", share, p_value(rate.p_holm))
     return table
 
 

@@ -18,7 +18,7 @@ from arch_search.statistics.simultaneous import holm
 class Rate:
     """How often an arm succeeded, with an exact 95 % interval (Clopper and Pearson, 1934).
 
-    p: Fisher's exact test against the baseline, Holm-adjusted over the arms; None for the baseline.
+    p_holm: Fisher's exact test against the baseline, adjusted over the arms; None for the baseline.
     odds_ratio: against the baseline, with Wald's interval for this arm alone; None where one of the
     two succeeded always or never (separation): the likelihood then has no maximum.
     """
@@ -29,7 +29,7 @@ class Rate:
     rate: float
     low: float
     high: float
-    p: float | None = None
+    p_holm: float | None = None
     odds_ratio: float | None = None
     odds_low: float | None = None
     odds_high: float | None = None
@@ -60,7 +60,7 @@ def rates(
                 rate=successes / n,
                 low=float(interval.low),
                 high=float(interval.high),
-                p=p.get(arm),
+                p_holm=p.get(arm),
                 odds_ratio=ratio,
                 odds_low=low,
                 odds_high=high,

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from arch_search.statistics.design import Array
 from arch_search.statistics.linear import Estimate, Fit, estimate, fit_arms
-from arch_search.statistics.simultaneous import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,17 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import statsmodels.formula.api as smf
-from scipy import stats
 
-from arch_search.statistics.equivalence import two_one_sided
-from arch_search.statistics.simultaneous import (
-    Array,
-    adjusted_p_values,
-    correlation_of,
-    critical_value,
-    holm,
-    resolvable,
-)
+from arch_search.statistics.design import Array, Design, arm_variances, design_of, variance_shares
+from arch_search.statistics.simultaneous import Law, holm, law_on
 
 Weights = Mapping[str, float]
 
@@ -25,8 +17,10 @@ Weights = Mapping[str, float]
 class Fit:
     """Least squares over all arms. `df` 0: nothing is left to estimate the noise with.
 
-    effects: (arms,), each minus the first arm.   covariance: (arms, arms) of the effects; NaN
-    without degrees of freedom.   runs: the table with the columns `fitted` and `residual`.
+    effects: (arms,), each minus the first arm.   covariance: (arms, arms) of the effects with the
+    pooled variance, as in an analysis of variance; NaN without degrees of freedom.
+    variances: (arms,), the larger of the pooled variance and the arm's own, which intervals use.
+    runs: the table with the columns `fitted` and `residual`.
     """
 
     arms: tuple[str, ...]
@@ -35,15 +29,21 @@ class Fit:
     df: int
     residual_sd: float | None
     runs: pd.DataFrame
+    design: Design
+    variances: Array
+
+    def standard_errors(self, weights: Array) -> Array:
+        """(contrasts,), of contrasts with weights (contrasts, arms)."""
+        return np.sqrt(variance_shares(self.design, weights) @ self.variances)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """A contrast of the arms' means; `low` to `high` hold for all contrasts of its family at once.
 
-    p: adjusted in one step from the law of the largest |t|, so that it agrees with the interval.
-    p_holm: by Holm's procedure. p_equivalence: of two one-sided tests against a margin, Holm's too.
-    resolvable: the true value found with 80 % power at this noise.
+    p_simultaneous: adjusted in one step from the law of the largest |t|, so that it agrees with the
+    interval. p_holm: by Holm's procedure. p_equivalence: of two one-sided tests against a margin
+    (Schuirmann, 1987), Holm's too. resolvable: the true value found with 80 % power at this noise.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Estimate:
     standard_error: float | None = None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
+    p_simultaneous: float | None = None
     p_holm: float | None = None
     p_equivalence: float | None = None
     resolvable: float | None = None
@@ -90,6 +90,8 @@ def fit_arms(table: pd.DataFrame, *, first: str) -> Fit:
     if df > 0:
         covariance[:] = 0
         covariance[1:, 1:] = fit.cov_params().loc[names, names]
+    design = design_of(list(table["arm"]), list(table["seed"]), arms)
+    residual = fit.resid.to_numpy(float)
     return Fit(
         arms=tuple(arms),
         effects=effects,
@@ -97,6 +99,8 @@ def fit_arms(table: pd.DataFrame, *, first: str) -> Fit:
         df=df,
         residual_sd=float(np.sqrt(fit.mse_resid)) if df > 0 else None,
         runs=table.assign(fitted=fit.fittedvalues, residual=fit.resid),
+        design=design,
+        variances=arm_variances(design, residual[:, None])[:, 0],
     )
 
 
@@ -107,7 +111,8 @@ def weight_matrix(arms: Sequence[str], contrasts: Mapping[str, Weights]) -> Arra
             raise ValueError(
                 f"the weights of contrast {name!r} sum to {sum(weights.values()):.3g}, expected 0"
             )
-    return np.array([[weights.get(arm, 0.0) for arm in arms] for weights in contrasts.values()])
+    rows = [[weights.get(arm, 0.0) for arm in arms] for weights in contrasts.values()]
+    return np.array(rows, float)
 
 
 def estimate(
@@ -129,30 +134,53 @@ def estimate(
     named = [Estimate(name=name, value=float(v)) for name, v in zip(contrasts, values, strict=True)]
     if fit.df < 1:
         return Family(critical=None, estimates=tuple(named))
-    covariance = weights @ fit.covariance @ weights.T
-    errors = np.sqrt(np.maximum(np.diag(covariance), 0))
+    errors = fit.standard_errors(weights)
     scale = 1e-12 * float(np.abs(fit.runs["value"]).max())
     if errors.max() <= scale:  # equal runs: no noise, every difference is exact
         return Family(critical=0.0, estimates=tuple(_exact(e, scale, margin) for e in named))
-    correlation = correlation_of(covariance)
-    critical = critical_value(correlation, fit.df, level)
-    single = adjusted_p_values(values / errors, correlation, fit.df)
-    stepped = holm(2 * stats.t.sf(np.abs(values / errors), fit.df))
-    same = holm(two_one_sided(values, errors, fit.df, margin)) if margin else None
+    law = law_on(fit.design, weights)
+    return _judged(named, errors, law, level, margin)
+
+
+def half_widths_alone(fit: Fit, weights: Array, *, level: float = 0.95) -> Array:
+    """(contrasts,): half of each contrast's interval by itself; NaN without degrees of freedom."""
+    if fit.df < 1:
+        return np.full(len(weights), np.nan)
+    moving = np.abs(weights).max(axis=1) > 0  # an arm minus itself has no law
+    half = np.zeros(len(weights))
+    law = law_on(fit.design, weights[moving])
+    half[moving] = law.critical_alone(level) * fit.standard_errors(weights[moving])
+    return half
+
+
+def _judged(
+    named: Sequence[Estimate],
+    errors: Array,
+    law: Law,
+    level: float,
+    margin: float | None,
+) -> Family:
+    """The estimates with all that the law of their |t| says of them."""
+    critical = law.critical(level)
+    values = np.array([one.value for one in named])
+    together = law.p_together(values / errors)
+    stepped = holm(law.p_alone(values / errors))
+    same = holm(law.p_beyond((margin - np.abs(values)) / errors)) if margin else None
+    visible = errors * law.resolvable(level)
     return Family(
         critical=critical,
         estimates=tuple(
             replace(
-                e,
+                one,
                 standard_error=float(error),
-                low=float(e.value - critical * error),
-                high=float(e.value + critical * error),
-                p=float(np.clip(single[i], 0, 1)),
+                low=float(one.value - critical * error),
+                high=float(one.value + critical * error),
+                p_simultaneous=float(together[i]),
                 p_holm=float(stepped[i]),
                 p_equivalence=float(same[i]) if same is not None else None,
-                resolvable=resolvable(float(error), critical, fit.df),
+                resolvable=float(visible[i]),
             )
-            for i, (e, error) in enumerate(zip(named, errors, strict=True))
+            for i, (one, error) in enumerate(zip(named, errors, strict=True))
         ),
     )
 
@@ -161,8 +189,8 @@ def _exact(one: Estimate, rounding: float, margin: float | None) -> Estimate:
     value = 0.0 if abs(one.value) <= rounding else one.value
     p = float(value == 0)
     within = None if margin is None else float(abs(value) >= margin)
-    return replace(one, value=value, standard_error=0.0, low=value, high=value, p=p, p_holm=p,
-                   p_equivalence=within, resolvable=0.0)  # fmt: skip
+    return replace(one, value=value, standard_error=0.0, low=value, high=value, p_holm=p,
+                   p_simultaneous=p, p_equivalence=within, resolvable=0.0)  # fmt: skip
 
 
 def _require_linked(table: pd.DataFrame, others: list[str]) -> None:

@@ -2,14 +2,20 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from arch_search.statistics.design import (
+    Array,
+    Design,
+    arm_variances,
+    design_of,
+    variance_shares,
+)
 from arch_search.statistics.linear import Weights, weight_matrix
-from arch_search.statistics.simultaneous import Array
 
 _ENUMERATED = 7  # arms; with more, ties are too rare among all arrangements to matter
 
@@ -54,7 +60,7 @@ def permutation_check(
     shuffled = np.repeat(values[:, None], shuffles, axis=1)
     for block in blocks:
         shuffled[block] = rng.permuted(shuffled[block], axis=0)
-    design = design_matrix(list(table["arm"]), list(table["seed"]), arms)
+    design = design_of(list(table["arm"]), list(table["seed"]), arms)
     observed = np.abs(t_statistics(design, values[:, None], weights))[:, 0]
     largest = np.abs(t_statistics(design, shuffled, weights)).max(axis=0)
     # the observed arrangement is one of the possible ones: hence the ones
@@ -68,32 +74,20 @@ def permutation_check(
     )
 
 
-def design_matrix(arm: Sequence[str], seed: Sequence[int], arms: Sequence[str]) -> Array:
-    """(runs, arms + seeds - 1): a column for each arm, then one for each seed but the first."""
-    of_arm = [[one == name for one in arm] for name in arms]
-    of_seed = [[one == name for one in seed] for name in list(dict.fromkeys(seed))[1:]]
-    return np.array([*of_arm, *of_seed], float).T
-
-
-def many_contrasts(design: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+def many_contrasts(design: Design, values: Array, weights: Array) -> tuple[Array, Array]:
     """Estimates and standard errors of contrasts, for many experiments of one design at once.
 
     Args:
-        design: from `design_matrix`.   values: (runs, experiments).   weights: (contrasts, arms).
+        values: (runs, experiments).   weights: (contrasts, arms).
     Returns:
         estimates and standard errors, (contrasts, experiments) each.
     """
-    inverse = np.linalg.pinv(design)
-    coefficients = inverse @ values
-    residual = values - design @ coefficients
-    df = len(design) - np.linalg.matrix_rank(design)
-    variance = (residual**2).sum(axis=0) / max(df, 1)
-    arms = weights.shape[1]
-    scale = ((weights @ inverse[:arms]) ** 2).sum(axis=1)[:, None]
-    return weights @ coefficients[:arms], np.sqrt(scale * variance[None])
+    variances = arm_variances(design, design.residuals @ values)
+    errors = np.sqrt(variance_shares(design, weights) @ variances)
+    return weights @ design.effects @ values, errors
 
 
-def t_statistics(design: Array, values: Array, weights: Array) -> Array:
+def t_statistics(design: Design, values: Array, weights: Array) -> Array:
     """t of the contrasts of `many_contrasts`; 0 where equal runs leave neither effect nor noise."""
     estimates, errors = many_contrasts(design, values, weights)
     return estimates / np.maximum(errors, np.finfo(float).tiny)

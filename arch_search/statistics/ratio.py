@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch_search.statistics.simultaneous import Array
+from arch_search.statistics.design import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

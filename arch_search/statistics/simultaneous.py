@@ -1,52 +1,117 @@
 """Intervals that hold for several contrasts at once, and the differences they can resolve.
 
-The joint law of the t statistics of one linear model is a multivariate t; for contrasts against
-one baseline this is Dunnett's procedure (JASA 50, 1955), here for any design and any contrasts.
+With one variance for all arms the joint law of the t statistics is a multivariate t, and against
+one baseline Dunnett's procedure (JASA 50, 1955). Here an arm's variance is the larger of the pooled
+and its own; critical values and p-values come from draws of that very rule, for any design and any
+contrasts.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import optimize, stats
+from scipy import optimize
+from scipy.special import ndtr
 
-Array = NDArray[np.float64]
+from arch_search.statistics.design import Array, Design, variance_shares
+from arch_search.statistics.draws import Draws, draw
 
-_DRAWS = 400_000  # of max |T|; leaves about 0.3 % of error in a critical value
-_CHUNK = 50_000
-_QUANTILES = 1_000  # of chi², for power
-_SEED = 0  # fixed: the same contrasts always give the same interval
+_QUANTILES = 2_000  # of a standard error, for power: its middle matters there, not its tail
 
 
-def correlation_of(covariance: Array) -> Array:
-    """The correlation matrix (k, k) of contrasts with this covariance."""
-    scale = np.sqrt(np.diag(covariance))
-    return covariance / np.outer(scale, scale)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Law:
+    """How a family of contrasts comes out if all arms are equal, with equal normal noise.
 
-
-def dunnett_correlation(contrasts: int) -> Array:
-    """Contrasts against one baseline with as many runs as every other arm: 1/2 off the diagonal."""
-    return (np.eye(contrasts) + 1) / 2
-
-
-def critical_value(correlation: Array, df: float, level: float = 0.95) -> float:
-    """The c with P(max |T_i| <= c) = level, T multivariate t with this correlation (k, k)."""
-    if len(correlation) == 1:
-        return float(stats.t.ppf((1 + level) / 2, df))
-    return float(np.quantile(_largest(correlation, df), level))
-
-
-def adjusted_p_values(t: Array, correlation: Array, df: float) -> Array:
-    """P(max |T_i| >= |t_j|) for each contrast j: single-step, for all contrasts at once.
-
-    From the same draws as `critical_value`, so that p < 1 - level and an interval without zero
-    always agree.
+    largest: sorted draws of the largest |t| of the family.
+    scales: (contrasts, draws), a standard error as it is estimated, over the true one.
     """
-    if len(t) == 1:
-        return 2 * stats.t.sf(np.abs(t), df)
-    draws = _largest(correlation, df)
-    above = len(draws) - np.searchsorted(draws, np.abs(t))
-    return (1 + above) / (1 + len(draws))
+
+    largest: Array
+    scales: Array
+
+    def critical(self, level: float = 0.95) -> float:
+        """The c with P(max |t| <= c) = level."""
+        if len(self.scales) == 1:
+            return self.critical_alone(level)[0]
+        return float(np.quantile(self.largest, level))
+
+    def critical_alone(self, level: float = 0.95) -> list[float]:
+        """The same for each contrast by itself."""
+        return [_critical(level, scale) for scale in self.scales]
+
+    def p_together(self, t: Array) -> Array:
+        """P(max |T| >= |t_j|) for each contrast j: < 1 - level where |t_j| > critical(level)."""
+        if len(self.scales) == 1:
+            return self.p_alone(t)
+        above = len(self.largest) - np.searchsorted(self.largest, np.abs(t))
+        return (1 + above) / (1 + len(self.largest))
+
+    def p_alone(self, t: Array) -> Array:
+        """P(|T_j| >= |t_j|) for each contrast by itself."""
+        return 2 * self.p_beyond(np.abs(t))
+
+    def p_beyond(self, t: Array) -> Array:
+        """P(T_j >= t_j), one-sided, for each contrast by itself."""
+        return np.array(
+            [np.mean(ndtr(-one * scale)) for one, scale in zip(t, self.scales, strict=True)]
+        )
+
+    def resolvable(self, level: float = 0.95) -> Array:
+        """(contrasts,): the true value found with 80 % power, in standard errors as estimated.
+
+        An estimated error is on average larger than the true one: its root mean square counts.
+        """
+        return _resolvable(self, level)
+
+
+def law_of(draws: Draws, weights: Array, shares: Array) -> Law:
+    """The law of a family.
+
+    Args:
+        weights: (contrasts, arms).
+        shares: (contrasts, arms), from `variance_shares`.
+    """
+    scales = scales_of(draws, shares)
+    true = np.sqrt(shares.sum(axis=1))
+    t = np.abs(draws.effects @ (weights / true[:, None]).T) / scales.T
+    return Law(largest=np.sort(t.max(axis=1)), scales=scales)
+
+
+def scales_of(draws: Draws, shares: Array) -> Array:
+    """`Law.scales` of contrasts with these shares (contrasts, arms) in the arms' variances."""
+    variances = draws.variances @ (shares / shares.sum(axis=1, keepdims=True)).T
+    return np.sqrt(np.ascontiguousarray(variances.T))
+
+
+def resolvable(scales: Array, critical: float, *, power: float = 0.8) -> Array:
+    """(contrasts,): the true value found with this power by |t| > critical, in true errors.
+
+    With t = (z + value) / scale, z standard normal, the power is a mean over the scale's draws.
+
+    Args:
+        scales: (contrasts, draws), as in `Law`.
+    """
+    share = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    cuts = critical * np.quantile(scales, share, axis=1).T
+    return np.array([_found_with(power, one) for one in cuts])
+
+
+def law_on(design: Design, weights: Array) -> Law:
+    """The law of a family on this design, kept: all metrics of an experiment share it."""
+    return _law(design, weights.shape, np.round(weights, 12).astype(float).tobytes())
+
+
+@lru_cache(maxsize=8)
+def _law(design: Design, shape: tuple[int, int], weights: bytes) -> Law:
+    matrix = np.frombuffer(weights).reshape(shape)
+    return law_of(_drawn(design), matrix, variance_shares(design, matrix))
+
+
+@lru_cache(maxsize=2)
+def _drawn(design: Design) -> Draws:
+    return draw(design)
 
 
 def holm(p: Array) -> Array:
@@ -58,67 +123,22 @@ def holm(p: Array) -> Array:
     return adjusted
 
 
-def _largest(correlation: Array, df: float) -> Array:
-    """Sorted draws of max |T_i|."""
-    return _drawn(np.round(correlation, 6).tobytes(), len(correlation), float(df))
-
-
 @lru_cache(maxsize=16)
-def _drawn(correlation: bytes, contrasts: int, df: float) -> Array:
-    chi = np.random.default_rng([_SEED, 1]).chisquare(df, _DRAWS)
-    return np.sort(_drawn_normal(correlation, contrasts) / np.sqrt(chi / df))
+def _resolvable(law: Law, level: float) -> Array:
+    return resolvable(law.scales, law.critical(level)) / np.sqrt(np.mean(law.scales**2, axis=1))
 
 
-@lru_cache(maxsize=8)
-def _drawn_normal(correlation: bytes, contrasts: int) -> Array:
-    """Draws of max |Z_i|, which plans of other numbers of seeds share: the costly part."""
-    matrix = np.frombuffer(correlation).reshape(contrasts, contrasts)
-    values, vectors = np.linalg.eigh(matrix)  # not Cholesky: contrasts may depend on each other
-    root = vectors * np.sqrt(np.maximum(values, 0))
-    rng = np.random.default_rng(_SEED)
-    largest = [
-        np.abs(rng.standard_normal((_CHUNK, contrasts)) @ root.T).max(axis=1)
-        for _ in range(_DRAWS // _CHUNK)
-    ]
-    return np.concatenate(largest)
+def _critical(level: float, scale: Array) -> float:
+    """The c with P(|z| <= c scale) = level, z standard normal and each scale equally likely."""
+    return _root(lambda c: 1 - 2 * float(np.mean(ndtr(-c * scale))) - level, 0.0, 4.0)
 
 
-def resolvable(standard_error: float, critical: float, df: float, *, power: float = 0.8) -> float:
-    """The true difference found with this power by a test that rejects beyond `critical`.
-
-    Solves P(|T| > c) = power with T noncentral t, non-centrality difference / standard error. T is
-    a normal over the square root of chi² / df, so P is a mean over that root's quantiles
-    (scipy.stats.nct gives NaN for some arguments of interest).
-    """
-    return standard_error * _noncentrality(critical, df, power)
+def _found_with(power: float, cuts: Array) -> float:
+    """The v with P(|z + v| > cut) = power, z standard normal and each cut equally likely."""
+    return _root(lambda v: float(np.mean(ndtr(v - cuts) + ndtr(-v - cuts))) - power, 0.0, 4.0)
 
 
-@lru_cache(maxsize=256)
-def _noncentrality(critical: float, df: float, power: float) -> float:
-    share = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
-    cut = critical * np.sqrt(stats.chi2.ppf(share, df) / df)
-
-    def miss(ncp: float) -> float:
-        return float(np.mean(stats.norm.sf(cut - ncp) + stats.norm.cdf(-cut - ncp))) - power
-
-    upper = critical + 3.0
-    while miss(upper) < 0:
-        upper *= 1.5
-    return float(optimize.brentq(miss, 0.0, upper, xtol=1e-6))  # type: ignore[arg-type]
-
-
-def planned_resolvable(
-    *, arms: int, seeds: int, noise: float, level: float = 0.95, power: float = 0.8
-) -> float | None:
-    """What a plan of `arms` (baseline included) by `seeds` can tell from the baseline.
-
-    Args:
-        noise: the standard deviation between seeds that is left once seeds are blocks.
-    Returns:
-        the smallest difference found with this power; None if nothing is left to estimate noise.
-    """
-    df = (arms - 1) * (seeds - 1)
-    if df < 1:
-        return None
-    critical = critical_value(dunnett_correlation(arms - 1), df, level)
-    return resolvable(noise * np.sqrt(2 / seeds), critical, df, power=power)
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    while rising(high) < 0:
+        high *= 2
+    return float(optimize.brentq(rising, low, high, xtol=1e-6))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Is one arm noisier than the others? Pooled noise would then flatter it."""
+"""Is one arm noisier than the others? What concerns it then rests on its own few seeds."""
 
 from dataclasses import dataclass
 
@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from arch_search.statistics.design import Array, Design, own_variances, pooled_variance
 from arch_search.statistics.linear import Fit
-from arch_search.statistics.permutation import design_matrix
-from arch_search.statistics.simultaneous import Array
 
 _DRAWS = 4_000
 
@@ -29,28 +28,25 @@ def noisiest_arm(fit: Fit) -> NoisiestArm | None:
     """
     if fit.df < 1 or len(fit.arms) < 3 or not fit.residual_sd:
         return None
-    of_arm = np.array([[a == name for a in fit.runs["arm"]] for name in fit.arms], float)
-    design = design_matrix(list(fit.runs["arm"]), list(fit.runs["seed"]), fit.arms)
-    keep = np.eye(len(design)) - design @ np.linalg.pinv(design)
-    degrees = of_arm @ np.diag(keep)
-    drawn = keep @ np.random.default_rng(0).standard_normal((len(design), _DRAWS))
-    observed = _shares(fit.runs["residual"].to_numpy(float)[:, None], of_arm, degrees)[:, 0]
-    law = _shares(drawn, of_arm, degrees).max(axis=0)
+    design = fit.design
+    residuals = fit.runs["residual"].to_numpy(float)[:, None]
+    noise = np.random.default_rng(0).standard_normal((len(residuals), _DRAWS))
+    observed = _relative(design, residuals)[:, 0]
+    law = _relative(design, design.residuals @ noise).max(axis=0)
     worst = int(observed.argmax())
-    squares = of_arm @ fit.runs["residual"].to_numpy(float) ** 2
-    others = (squares.sum() - squares[worst]) / max(degrees.sum() - degrees[worst], 1e-9)
+    squares = design.of_arm @ residuals[:, 0] ** 2
+    left = max(float(design.degrees.sum() - design.degrees[worst]), 1e-9)
+    others = (squares.sum() - squares[worst]) / left
     return NoisiestArm(
         arm=fit.arms[worst],
-        ratio=float(np.sqrt(squares[worst] / degrees[worst] / max(others, 1e-300))),
+        ratio=float(np.sqrt(squares[worst] / design.degrees[worst] / max(others, 1e-300))),
         p=float((1 + (law >= observed[worst]).sum()) / (1 + _DRAWS)),
     )
 
 
-def _shares(residuals: Array, of_arm: Array, degrees: Array) -> Array:
-    """(arms, draws): each arm's residual variance over that of all."""
-    squares = of_arm @ residuals**2
-    usable = np.where(degrees > 1e-9, degrees, np.inf)[:, None]
-    return squares / usable / np.maximum(squares.sum(axis=0), np.finfo(float).tiny)
+def _relative(design: Design, residuals: Array) -> Array:
+    """(arms, draws): each arm's variance over the pooled one; 0 where it has none."""
+    return np.nan_to_num(own_variances(design, residuals) / pooled_variance(design, residuals))
 
 
 def paired_interval(

@@ -29,7 +29,7 @@ def test_planted_effects_are_found_and_covered(planted):
         outcome = arm_of(comparison, arm)
         assert outcome.verdict == "better"
         assert outcome.low <= effect <= outcome.high
-        assert outcome.p < 0.05
+        assert outcome.p_simultaneous < 0.05
         assert outcome.permutation_p < 0.05
     untouched = arm_of(comparison, "m2rnn-1-last")
     assert untouched.low <= 0 <= untouched.high
@@ -60,7 +60,7 @@ def test_equivalence_is_shown_and_not_concluded_from_silence(planted):
 def test_verdicts(low, high, better, margin, expected):
     inside = margin is not None and max(-low, high) < margin
     found = Estimate(name="a", value=(low + high) / 2, standard_error=0.1, low=low, high=high,
-                     p=0.5, p_equivalence=0.01 if inside else 0.3, resolvable=0.4)  # fmt: skip
+                     p_equivalence=0.01 if inside else 0.3, resolvable=0.4)  # fmt: skip
     assert verdict(found, better=better, margin=margin, share=0.01) == expected
 
 

@@ -18,9 +18,10 @@ import pytest
 from scipy import stats
 
 from arch_search.statistics.blocked import fit_blocked
+from arch_search.statistics.design import design_of
 from arch_search.statistics.linear import Weights, weight_matrix
-from arch_search.statistics.permutation import design_matrix, permutation_check, t_statistics
-from arch_search.statistics.simultaneous import critical_value
+from arch_search.statistics.permutation import permutation_check, t_statistics
+from arch_search.statistics.simultaneous import law_on
 
 ABLATIONS = 2_000
 SIZES = [(4, 3), (4, 5), (16, 3), (16, 5)]
@@ -52,12 +53,9 @@ def significant(values: np.ndarray, contrasts: dict[str, Weights]) -> int:
     _, seeds, arms = values.shape
     names = [f"arm{i}" for i in range(arms)]
     weights = weight_matrix(names, contrasts)
-    design = design_matrix(names * seeds, np.repeat(np.arange(seeds), arms).tolist(), names)
+    design = design_of(names * seeds, np.repeat(np.arange(seeds), arms).tolist(), names)
     t = t_statistics(design, values.reshape(len(values), -1).T, weights)
-    covariance = weights @ weights.T
-    scale = np.sqrt(np.diag(covariance))
-    critical = critical_value(covariance / np.outer(scale, scale), (arms - 1) * (seeds - 1))
-    return int((np.abs(t).max(axis=0) > critical).sum())
+    return int((np.abs(t).max(axis=0) > law_on(design, weights).critical()).sum())
 
 
 def against_baseline(arms: int) -> dict[str, Weights]:
@@ -93,7 +91,9 @@ def test_the_rate_is_that_of_the_code_which_compare_runs():
         )
         fit = fit_blocked(table, baseline="arm0")
         once = significant(values[None], against_baseline(4))
-        assert once == any(d.p is not None and d.p < 0.05 for d in fit.differences)
+        assert once == any(
+            d.p_simultaneous is not None and d.p_simultaneous < 0.05 for d in fit.differences
+        )
         assert once == any(d.low is not None and d.low * (d.high or 0) > 0 for d in fit.differences)
 
 

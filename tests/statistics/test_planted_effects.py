@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from arch_search.statistics.permutation import design_matrix, many_contrasts
+from arch_search.statistics.design import Design, design_of
+from arch_search.statistics.draws import draw_balanced
+from arch_search.statistics.permutation import many_contrasts
 from arch_search.statistics.power import resolvable_in_noise
-from arch_search.statistics.simultaneous import (
-    adjusted_p_values,
-    correlation_of,
-    critical_value,
-    holm,
-    planned_resolvable,
-)
+from arch_search.statistics.simultaneous import holm, law_of, law_on
 
 ABLATIONS = 4_000
 SIZES = [(2, 5), (4, 3), (4, 5), (16, 3), (16, 5)]
@@ -24,7 +20,7 @@ SIZES = [(2, 5), (4, 3), (4, 5), (16, 3), (16, 5)]
 
 def noise(kind: str, shape: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
     """(ablations, seeds, arms). 'half_x2': half of the arms twice as noisy; 'one_x3': one arm."""
-    arms = shape[-1]
+    arm = np.arange(shape[-1])
     match kind:
         case "normal":
             return rng.normal(size=shape)
@@ -33,9 +29,11 @@ def noise(kind: str, shape: tuple[int, int, int], rng: np.random.Generator) -> n
         case "skew":
             return rng.exponential(size=shape) - 1
         case "half_x2":
-            return rng.normal(size=shape) * np.where(np.arange(arms) < arms / 2, 1, 2)
+            return rng.normal(size=shape) * np.where(arm < len(arm) / 2, 1, 2)
+        case "one_x3":
+            return rng.normal(size=shape) * np.where(arm == arm[-1], 3, 1)
         case _:
-            return rng.normal(size=shape) * np.where(np.arange(arms) < arms - 1, 1, 3)
+            return rng.normal(size=shape) * np.where(arm == 0, 3, 1)  # the baseline
 
 
 def simulate(arms, seeds, kind="normal", *, effects=0.0, weights=None, seed=0):
@@ -46,10 +44,13 @@ def simulate(arms, seeds, kind="normal", *, effects=0.0, weights=None, seed=0):
     rng = np.random.default_rng([arms, seeds, seed])
     values = noise(kind, (ABLATIONS, seeds, arms), rng) + effects
     values = values + 5 * rng.normal(size=(ABLATIONS, seeds, 1))
-    names = [f"arm{i}" for i in range(arms)]
-    design = design_matrix(names * seeds, np.repeat(np.arange(seeds), arms).tolist(), names)
     weights = against_baseline(arms) if weights is None else weights
-    return many_contrasts(design, values.reshape(ABLATIONS, -1).T, weights)
+    return many_contrasts(balanced(arms, seeds), values.reshape(ABLATIONS, -1).T, weights)
+
+
+def balanced(arms: int, seeds: int) -> Design:
+    names = [f"arm{i}" for i in range(arms)]
+    return design_of(names * seeds, np.repeat(np.arange(seeds), arms).tolist(), names)
 
 
 def share_found(arms, seeds, *, effects, weights, contrast) -> float:
@@ -72,8 +73,7 @@ def against_baseline(arms: int) -> np.ndarray:
 
 
 def critical(weights: np.ndarray, seeds: int) -> float:
-    df = (weights.shape[1] - 1) * (seeds - 1)
-    return critical_value(correlation_of(weights @ weights.T), df)
+    return law_on(balanced(weights.shape[1], seeds), weights).critical()
 
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 30.0])
@@ -85,15 +85,55 @@ def test_simultaneous_intervals_cover_whatever_the_effects(arms, seeds, size):
 
 
 @pytest.mark.parametrize(("arms", "seeds"), SIZES)
-@pytest.mark.parametrize(
-    ("kind", "least"), [("t3", 0.915), ("skew", 0.915), ("half_x2", 0.945), ("one_x3", 0.85)]
-)
-def test_how_far_other_noise_takes_the_coverage(arms, seeds, kind, least):
-    """Heavy tails cost up to 3 points at 16 arms; one arm three times as noisy up to 9.
+@pytest.mark.parametrize("kind", ["t3", "skew", "half_x2"])
+def test_heavy_tails_skew_and_many_noisy_arms_leave_the_coverage(arms, seeds, kind):
+    covered = share_covered(arms, seeds, kind, effects=np.linspace(0, 3, arms))
+    assert covered >= stats.binom.ppf(0.001, ABLATIONS, 0.95) / ABLATIONS
 
-    The second is why `compare` looks for unequal noise and says what the arm's own seeds say.
+
+@pytest.mark.parametrize(
+    ("kind", "arms", "seeds", "least"),
+    [("one_x3", 4, 3, 0.92), ("one_x3", 4, 5, 0.935), ("one_x3", 16, 3, 0.92),
+     ("one_x3", 16, 5, 0.94), ("baseline_x3", 4, 3, 0.89), ("baseline_x3", 4, 5, 0.91),
+     ("baseline_x3", 16, 3, 0.855), ("baseline_x3", 16, 5, 0.90)],
+)  # fmt: skip
+def test_what_one_noisy_arm_leaves_of_the_coverage(kind, arms, seeds, least):
+    """docs/decisions.md has the measured values, and why three seeds cannot do better.
+
+    With the noise pooled, as before, the four worst of these eight were 0.71 to 0.88.
     """
-    assert least <= share_covered(arms, seeds, kind, effects=np.linspace(0, 3, arms)) <= 0.975
+    assert least <= share_covered(arms, seeds, kind, effects=np.linspace(0, 3, arms)) <= 0.96
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(4, 3), (16, 3), (4, 12)])
+def test_a_plan_and_a_comparison_draw_the_same_law(arms, seeds):
+    """One draws residuals run by run, the other as the root of a Wishart matrix."""
+    weights = against_baseline(arms)
+    planned = law_of(draw_balanced(arms, seeds), weights, weights**2 / seeds)
+    compared = law_on(balanced(arms, seeds), weights)
+    assert planned.critical() == pytest.approx(compared.critical(), rel=0.015)
+    at = [0.05, 0.5, 0.95, 0.999]
+    assert np.quantile(planned.scales[0], at) == pytest.approx(
+        np.quantile(compared.scales[0], at), rel=0.03
+    )
+
+
+def test_intervals_cover_where_runs_are_missing():
+    """Two of twelve runs are gone: arms then rest on unlike numbers of runs."""
+    arms, names = 4, [f"arm{i}" for i in range(4)]
+    runs = [(a, s) for s in range(3) for a in range(arms) if (a, s) not in {(1, 0), (2, 2)}]
+    design = design_of([names[a] for a, _ in runs], [s for _, s in runs], names)
+    rng, weights, effects = np.random.default_rng(5), against_baseline(arms), np.arange(4.0)
+    of_arm, of_seed = np.array(runs).T
+    values = effects[of_arm][:, None] + rng.normal(size=(len(runs), ABLATIONS))
+    values += 5 * rng.normal(size=(3, ABLATIONS))[of_seed]
+    estimates, errors = many_contrasts(design, values, weights)
+    missed = (
+        np.abs(estimates - (weights @ effects)[:, None])
+        > law_on(design, weights).critical() * errors
+    )
+    low, high = stats.binom.interval(0.999, ABLATIONS, 0.95)
+    assert low <= ABLATIONS - missed.any(axis=0).sum() <= high
 
 
 FAMILIES = {
@@ -127,10 +167,11 @@ def paired_with_holm(arms: int, seeds: int, size: float) -> float:
 
 @pytest.mark.parametrize(("seeds", "about"), [(3, 3.3), (5, 2.5)])
 def test_sixteen_arms_resolve_what_was_promised(seeds, about):
-    stated = planned_resolvable(arms=16, seeds=seeds, noise=1.0)
-    assert stated == pytest.approx(about, abs=0.15)
+    stated = resolvable_in_noise(against_baseline(16), seeds)
+    assert stated is not None
+    assert stated[0] == pytest.approx(about, abs=0.15)
     effects = np.zeros(16)
-    effects[1] = stated
+    effects[1] = stated[0]
     found = share_found(16, seeds, effects=effects, weights=against_baseline(16), contrast=0)
     assert found == pytest.approx(0.80, abs=0.03)
 
@@ -151,8 +192,6 @@ def test_holm_agrees_with_statsmodels():
 def test_one_step_p_values_agree_with_the_interval():
     weights, seeds = against_baseline(4), 3
     estimates, errors = simulate(4, seeds)
-    t = (estimates / errors)[:, :200]
-    limit, correlation = critical(weights, seeds), correlation_of(weights @ weights.T)
-    for one in t.T:
-        p = adjusted_p_values(one, correlation, 6)
-        assert ((p < 0.05) == (np.abs(one) > limit)).all()
+    law = law_on(balanced(4, seeds), weights)
+    for one in (estimates / errors).T[:200]:
+        assert ((law.p_together(one) < 0.05) == (np.abs(one) > law.critical())).all()

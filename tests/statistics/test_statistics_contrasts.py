@@ -6,13 +6,10 @@ import pytest
 from scipy import stats
 
 from arch_search.statistics.blocked import fit_blocked
+from arch_search.statistics.draws import Draws
 from arch_search.statistics.permutation import permutation_check
-from arch_search.statistics.simultaneous import (
-    critical_value,
-    dunnett_correlation,
-    planned_resolvable,
-    resolvable,
-)
+from arch_search.statistics.power import resolvable_in_noise
+from arch_search.statistics.simultaneous import law_of, resolvable
 
 
 def table_of(values: dict[str, list[float]]) -> pd.DataFrame:
@@ -25,8 +22,14 @@ def table_of(values: dict[str, list[float]]) -> pd.DataFrame:
     # two-sided 5 % points of Dunnett (Biometrics 20, 1964, table 2)
     [(1, 5, 2.57), (2, 5, 3.03), (3, 6, 3.10), (3, 10, 2.76), (9, 20, 2.95), (5, 60, 2.58)],
 )
-def test_critical_value_agrees_with_the_published_table(contrasts, df, published):
-    assert critical_value(dunnett_correlation(contrasts), df) == pytest.approx(published, abs=0.011)
+def test_with_one_variance_for_all_arms_critical_values_are_those_published(
+    contrasts, df, published
+):
+    rng = np.random.default_rng(0)
+    variance = np.tile(rng.chisquare(df, 200_000)[:, None] / df, contrasts + 1)
+    draws = Draws(effects=rng.normal(size=variance.shape), variances=variance)
+    weights = np.column_stack([-np.ones(contrasts), np.eye(contrasts)])
+    assert law_of(draws, weights, weights**2).critical() == pytest.approx(published, abs=0.02)
 
 
 def test_two_arms_equal_the_paired_t_test():
@@ -36,8 +39,10 @@ def test_two_arms_equal_the_paired_t_test():
     interval = paired.confidence_interval(0.95)
     (difference,) = fit.differences
     assert difference.value == pytest.approx(0.5)
-    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
-    assert difference.p == pytest.approx(paired.pvalue)
+    ends = (difference.low, difference.high)
+    assert ends == pytest.approx((interval.low, interval.high), rel=1e-3)
+    assert difference.p_simultaneous == pytest.approx(paired.pvalue, rel=1e-3)
+    assert difference.p_holm == pytest.approx(paired.pvalue, rel=1e-3)
     assert fit.df == 2
 
 
@@ -48,8 +53,10 @@ def test_three_arms_by_hand():
     assert fit.df == 2
     assert fit.residual_sd == pytest.approx(np.sqrt(0.02))
     assert [d.value for d in fit.differences] == pytest.approx([1.0, 2.0])
-    # SE of a difference of two means over 2 seeds: sqrt(0.02 * 2 / 2)
-    assert fit.differences[0].standard_error == pytest.approx(np.sqrt(0.02))
+    # Residuals: base -+0.1 and b +-0.1, a none; each arm has 2/3 of a degree of freedom. So base
+    # and b count with 0.02 / (2/3) = 0.03, a with the pooled 0.02; means are over 2 seeds.
+    errors = [d.standard_error for d in fit.differences]
+    assert errors == pytest.approx([np.sqrt((0.03 + 0.02) / 2), np.sqrt((0.03 + 0.03) / 2)])
 
 
 def test_a_missing_run_is_adjusted_for_its_seed():
@@ -73,7 +80,7 @@ def test_one_seed_gives_no_interval_and_equal_runs_no_false_effect():
     assert single.differences[0].low is None
     values = [2.1, 2.3, 2.2]
     equal = fit_blocked(table_of({"base": values, "a": values}), baseline="base")
-    assert (equal.differences[0].value, equal.differences[0].p) == (0.0, 1.0)
+    assert (equal.differences[0].value, equal.differences[0].p_simultaneous) == (0.0, 1.0)
 
 
 def simulate(rng, *, arms, seeds, effects=None, tail=None):
@@ -98,13 +105,13 @@ def test_simultaneous_intervals_cover_at_the_nominal_rate(arms, seeds):
 def test_the_stated_power_is_what_happens():
     rng = np.random.default_rng(3)
     arms, seeds, trials = 4, 3, 400
-    effect = planned_resolvable(arms=arms, seeds=seeds, noise=1.0)
+    effect = resolvable_in_noise(np.column_stack([-np.ones(3), np.eye(3)]), seeds)
     assert effect is not None
-    effects = np.array([0, effect, 0, 0])
+    effects = np.array([0, effect[0], 0, 0])
     found = 0
     for _ in range(trials):
         fit = fit_blocked(simulate(rng, arms=arms, seeds=seeds, effects=effects), baseline="arm0")
-        found += fit.differences[0].p < 0.05  # type: ignore[operator]
+        found += fit.differences[0].p_simultaneous < 0.05  # type: ignore[operator]
     low, high = stats.binom.interval(0.999, trials, 0.80)
     assert low <= found <= high
 
@@ -112,11 +119,11 @@ def test_the_stated_power_is_what_happens():
 def test_resolvable_of_a_plain_t_test_agrees_with_statsmodels():
     from statsmodels.stats.power import TTestPower
 
-    critical = float(stats.t.ppf(0.975, 9))
-    mine = resolvable(1 / np.sqrt(10), critical, 9)
+    share = (np.arange(20_000) + 0.5) / 20_000
+    scales = np.sqrt(stats.chi2.ppf(share, 9) / 9)[None]
+    (mine,) = resolvable(scales, float(stats.t.ppf(0.975, 9))) / np.sqrt(10)
     theirs = TTestPower().solve_power(nobs=10, alpha=0.05, power=0.8)
     assert mine == pytest.approx(theirs, rel=1e-4)
-    assert planned_resolvable(arms=4, seeds=1, noise=1.0) is None
 
 
 def test_permutations_agree_with_enumeration_and_state_their_floor():
