@@ -17,17 +17,30 @@ TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch
 # How data are prepared is known by the manifest's hash, which is in the specification.
 _STORED = ("attempt", "errors", "files", "journal", "lease", "metrics", "storage", "sweep_spec")
 _PREPARED = ("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place")
+_TASKS = "arch_search.tasks"
 WITHOUT_EFFECT = (
     "blocks.registry",  # only names modules, and those in use are covered themselves
     "arch_search.synthetic.registry",  # likewise
-    *(f"arch_search.{name}" for name in (*_STORED, *_PREPARED, "tasks")),
+    *(f"arch_search.{name}" for name in (*_STORED, *_PREPARED)),
+    _TASKS,
 )
 
 
 def code_hash(block_modules: Iterable[str]) -> str:
     """A short hash over the source behind `TRAINING` and these modules, such as 'blocks.gru'."""
+    return _digest(_closure([*TRAINING, *block_modules]))
+
+
+def evaluation_hash(task_module: str, block_modules: Iterable[str]) -> str:
+    """The same for an evaluation: the source behind its task, the model and the blocks in use."""
+    kept = tuple(name for name in WITHOUT_EFFECT if name != _TASKS)
+    roots = [task_module, "arch_search.model", *block_modules]
+    return _digest(_closure(roots, (*kept, "arch_search.tasks.registry")))
+
+
+def _digest(sources: dict[str, str]) -> str:
     digest = hashlib.sha256()
-    for name, source in sorted(_closure([*TRAINING, *block_modules]).items()):
+    for name, source in sorted(sources.items()):
         digest.update(f"{name}\0{source}\0".encode())
     return digest.hexdigest()[:16]
 
@@ -37,8 +50,8 @@ def used_modules(block_modules: Iterable[str]) -> list[str]:
     return sorted(_closure([*TRAINING, *block_modules]))
 
 
-def _closure(roots: Iterable[str]) -> dict[str, str]:
-    """The canonical source of every module behind `roots`, by name.
+def _closure(roots: Iterable[str], without: tuple[str, ...] = WITHOUT_EFFECT) -> dict[str, str]:
+    """The canonical source of every module behind `roots`, by name, but for those `without`.
 
     Followed: imports of the project, and of what stands in the folder of a root from outside; the
     packages that a module lies in are executed with it, and count as well.
@@ -51,7 +64,7 @@ def _closure(roots: Iterable[str]) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         top = name.split(".")[0]
-        if name in found or name.startswith(WITHOUT_EFFECT):
+        if name in found or name.startswith(without):
             continue
         if top not in packages and not any(_stands_in(folder, top) for folder in folders):
             continue

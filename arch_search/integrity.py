@@ -53,6 +53,15 @@ def damage(folder: Path) -> str:
     return ""
 
 
+def weights_hash(folder: Path) -> str:
+    """The beginning of the hash of a checkpoint's weights, kept or computed."""
+    file = folder / "model.safetensors"
+    kept = {}
+    if (folder / PROGRESS).is_file():
+        kept = json.loads((folder / PROGRESS).read_text()).get(_HASHES) or {}
+    return (kept.get(file.name) or _file_hash(file))[:16]
+
+
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,18 +5,16 @@ import time
 import torch
 
 from arch_search.attempt import Attempt
-from arch_search.checkpoint import load_weights
 from arch_search.data import check_files, load_manifest
 from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.devices import device_for
 from arch_search.environment import describe_environment, earlier_environments
-from arch_search.model import LanguageModel
+from arch_search.evaluating import evaluate_model, last_weights, load_model
 from arch_search.sources import run_code
 from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
 from arch_search.storage import Root
 from arch_search.streams import held_out
 from arch_search.tasks.base import EvaluationContext
-from arch_search.tasks.registry import read_options, task
 from arch_search.train import result_of, train
 from kernels.backends import backends_used, forget_backends
 
@@ -57,7 +55,7 @@ def execute(
         result["environment"]["earlier_attempts"] = earlier
         attempt.finish(result)
     else:
-        model = _trained_model(attempt, spec, device)
+        model = load_model(spec.model, last_weights(attempt.run, spec), device)
     context = EvaluationContext(
         split=held_out(manifest),
         data=spec.data,
@@ -65,15 +63,12 @@ def execute(
         device=device,
         precision=spec.train.precision,
         tick=attempt.check,
+        say=attempt.event,
     )
-    for evaluation in attempt.run.missing(evaluations):
-        attempt.check()
-        options = read_options(evaluation.task, evaluation.options)
-        found = task(evaluation.task)(model, context, options)
-        attempt.run.write_evaluation(
-            evaluation,
-            metrics=dict(found.metrics),
-            tables={name: dict(table) for name, table in found.tables.items()},
+    missing = attempt.run.missing(evaluations)
+    if missing:
+        evaluate_model(
+            model, context, missing, attempt.run, checkpoint=last_weights(attempt.run, spec)
         )
 
 
@@ -84,15 +79,6 @@ def _check_code(spec: RunSpec) -> None:
             f"the source code here has hash {here}, but the run was planned with {spec.code}; "
             "submit the experiment again, so that all its runs use one code"
         )
-
-
-def _trained_model(attempt: Attempt, spec: RunSpec, device: torch.device) -> LanguageModel:
-    found = attempt.run.latest_checkpoint()
-    if found is None or found[0] != spec.steps:
-        raise ValueError("the run's last checkpoint is gone, so nothing more can be evaluated")
-    model = LanguageModel(spec.model).to(device)
-    load_weights(found[2], model)
-    return model
 
 
 def _backends() -> dict[str, str]:

@@ -128,18 +128,48 @@ class RunFolder:
     def write_result(self, result: dict[str, Any]) -> bool:
         return write_once(self.path / "result.json", dump_json(result))
 
-    def evaluation(self, evaluation: EvaluationSpec) -> dict[str, Any] | None:
-        """{"task", "metrics", "tables"} of an evaluation that was done; None before."""
-        return read_json(self.path / "evaluations" / f"{evaluation.hash}.json")
+    def evaluation(
+        self, evaluation: EvaluationSpec, *, step: int | None = None
+    ) -> dict[str, Any] | None:
+        """{"task", "metrics", "tables"} of an evaluation that was done; None before.
+
+        Args:
+            step: of the checkpoint of that step; of the finished run if None.
+        """
+        return read_json(self._evaluation_file(evaluation, step))
+
+    def evaluations(self) -> tuple[dict[str, Any], ...]:
+        """All that was evaluated of the finished run, whoever asked for it, in a fixed order."""
+        files = sorted((self.path / "evaluations").glob("*.json"))
+        return tuple(value for file in files if (value := read_json(file)) is not None)
 
     def write_evaluation(
-        self, evaluation: EvaluationSpec, *, metrics: dict[str, float], tables: dict[str, Any]
+        self,
+        evaluation: EvaluationSpec,
+        *,
+        metrics: dict[str, float],
+        tables: dict[str, Any],
+        convention: str = "",
+        made: dict[str, Any] | None = None,
+        step: int | None = None,
     ) -> None:
-        """Keep an evaluation: scalars by metric name, tables as {name: {column: [values]}}."""
-        folder = self.path / "evaluations"
-        folder.mkdir(exist_ok=True)
+        """Keep an evaluation: scalars by metric name, tables as {name: {column: [values]}}.
+
+        Args:
+            convention: what the numbers count, in words.
+            made: with which code, of which checkpoint, where and when.   step: as in `evaluation`.
+        """
+        file = self._evaluation_file(evaluation, step)
+        file.parent.mkdir(parents=True, exist_ok=True)
         value = {"task": asdict(evaluation), "metrics": metrics, "tables": tables}
-        write_atomic(folder / f"{evaluation.hash}.json", dump_json(value))
+        about = {"convention": convention, "made": made or {}}
+        write_atomic(file, dump_json({**value, **{k: v for k, v in about.items() if v}}))
+
+    def _evaluation_file(self, evaluation: EvaluationSpec, step: int | None) -> Path:
+        folder = self.path / "evaluations"
+        if step is not None:
+            folder = folder / f"step-{step:08d}"
+        return folder / f"{evaluation.hash}.json"
 
     def missing(self, evaluations: Iterable[EvaluationSpec]) -> tuple[EvaluationSpec, ...]:
         """The evaluations asked for that have not been done."""

@@ -1,0 +1,87 @@
+"""Evaluations of a model, done one after the other and kept with what they were made of."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from arch_search.checkpoint import load_weights
+from arch_search.code_hash import evaluation_hash
+from arch_search.environment import describe_environment
+from arch_search.integrity import damage, weights_hash
+from arch_search.model import LanguageModel
+from arch_search.spec import EvaluationSpec, ModelSpec, RunSpec
+from arch_search.storage import RunFolder
+from arch_search.tasks.base import EvaluationContext
+from arch_search.tasks.registry import read_options, task
+from blocks.registry import block_class
+
+
+def evaluate_model(
+    model: LanguageModel,
+    context: EvaluationContext,
+    evaluations: Iterable[EvaluationSpec],
+    run: RunFolder,
+    *,
+    checkpoint: Path,
+    step: int | None = None,
+) -> None:
+    """Do each evaluation and keep it in the run's folder, with the code and weights behind it.
+
+    Args:
+        checkpoint: the folder of the weights.
+        step: if they are not those of the finished run.
+    """
+    environment = describe_environment(context.device, {})
+    for evaluation in evaluations:
+        context.tick()
+        options = read_options(evaluation.task, evaluation.options)
+        found = task(evaluation.task)(model, context, options)
+        run.write_evaluation(
+            evaluation,
+            metrics=dict(found.metrics),
+            tables={name: dict(table) for name, table in found.tables.items()},
+            convention=found.convention,
+            made={
+                "code": evaluation_code(evaluation.task, model.spec),
+                "weights": weights_hash(checkpoint),
+                "device": environment["device"],
+                "versions": environment["versions"],
+                "time": time.time(),
+            },
+            step=step,
+        )
+
+
+def evaluation_code(name: str, model: ModelSpec) -> str:
+    """The hash of the source that an evaluation of such a model runs."""
+    blocks = {block_class(layer.kind).__module__ for layer in model.layers}
+    return evaluation_hash(type(task(name)).__module__, blocks)
+
+
+def last_weights(run: RunFolder, spec: RunSpec) -> Path:
+    """The checkpoint of a finished run's last step.
+
+    Raises:
+        ValueError: it is gone or damaged; says how to have it back.
+    """
+    found = run.latest_checkpoint()
+    problem = ""
+    if found is None or found[0] != spec.steps:
+        problem = "is gone"
+    elif why := damage(found[2]):
+        problem = f"is damaged ({why})"
+    if found is None or problem:
+        raise ValueError(
+            f"the checkpoint of the run's last step, {spec.steps}, {problem}, so that nothing more "
+            "can be evaluated; to train the run again to the same weights and go on: "
+            f"arch-search evaluate {run.hash} --retrain; or leave the new evaluation out"
+        )
+    return found[2]
+
+
+def load_model(spec: ModelSpec, checkpoint: Path, device: Any) -> LanguageModel:
+    """A model with the weights of a checkpoint."""
+    model = LanguageModel(spec).to(device)
+    load_weights(checkpoint, model)
+    return model
