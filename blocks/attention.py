@@ -21,6 +21,7 @@ class Attention(SequenceMixer):
     """
 
     summary = "softmax attention: grouped heads, full or in a sliding window, RoPE or no positions"
+    kernels = ("attention",)
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:

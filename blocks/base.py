@@ -68,6 +68,7 @@ class SequenceMixer(nn.Module):
 
     Options: ClassVar[type]
     summary: ClassVar[str]  # one line for `arch-search blocks`
+    kernels: ClassVar[tuple[str, ...]] = ()  # what it calls of `kernels`, by their backends' names
     initial_std: float = INITIAL_STD  # of projections; a model may set another before it fills them
 
     def __init__(self, options: Any, *, width: int, depth: int) -> None:

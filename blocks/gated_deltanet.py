@@ -25,6 +25,7 @@ class GatedDeltaNet(LinearState):
     """S_t = a_t (I - b_t k_t k_tᵀ) S_{t-1} + b_t k_t v_tᵀ;  y_t = S_tᵀ q_t / sqrt(K)."""
 
     summary = "Gated DeltaNet: a linear matrix state that is decayed and corrected"
+    kernels = ("gated_delta", "convolution")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:

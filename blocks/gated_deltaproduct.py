@@ -11,6 +11,7 @@ class GatedDeltaProduct(GatedDeltaNet):
     """S <- a_t S;  n times S <- (I - b_j k_j k_jᵀ) S + b_j k_j v_jᵀ;  y_t = Sᵀ q_t / sqrt(K)."""
 
     summary = "Gated DeltaProduct: several delta-rule corrections a token"
+    kernels = ("gated_delta", "convolution")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options(GatedDeltaNet.Options):

@@ -14,6 +14,7 @@ class GRU(VectorRecurrence):
     """r = σ(h W_r + r_t);  f = σ(h W_f + f_t);  h_t = f ⊙ h + (1 - f) ⊙ tanh((r ⊙ h) W + x_t)."""
 
     summary = "GRU by heads: a gated vector state"
+    kernels = ("gru", "convolution")
     gates = ("forget", "recall")
     biased = "forget"
 

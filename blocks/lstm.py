@@ -15,6 +15,7 @@ class LSTM(VectorRecurrence):
     """c_t = σ(f) ⊙ c_{t-1} + σ(i) ⊙ tanh(h_{t-1} W + x_t);  h_t = σ(o) ⊙ tanh(c_t), by heads."""
 
     summary = "LSTM by heads: a vector state and a gated cell"
+    kernels = ("lstm", "convolution")
     gates = ("input", "forget", "output")
     carried = ("state", "cell")
     biased = "forget"

@@ -35,6 +35,7 @@ class M2RNN(SequenceMixer):
     """
 
     summary = "M²RNN: a nonlinear recurrence over a matrix state, written by outer products"
+    kernels = ("m2rnn", "convolution")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:

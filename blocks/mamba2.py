@@ -22,6 +22,7 @@ class Mamba2(LinearState):
     """S_t = exp(-A dt_t) S_{t-1} + dt_t B_t x_tᵀ;  y_t = S_tᵀ C_t + D x_t, by heads."""
 
     summary = "Mamba-2: a linear matrix state with one decay a head"
+    kernels = ("ssd", "convolution")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:

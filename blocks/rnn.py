@@ -14,6 +14,7 @@ class RNN(VectorRecurrence):
     """h_t = tanh(h_{t-1} W + x_t) by heads."""
 
     summary = "tanh RNN by heads: a vector state, no gate on it"
+    kernels = ("rnn", "convolution")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:

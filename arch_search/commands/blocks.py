@@ -21,15 +21,27 @@ def blocks(
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return
+    console = Console()
+    if kind is None:
+        shown = [{**row, "kernels": ", ".join(row["kernels"])} for row in rows]
+        console.print(_table(shown), highlight=False)
+        return
+    console.print(_heading(kind), highlight=False, markup=False)
+    console.print(_table(rows), highlight=False)
+    if backends := _backends(kind):
+        console.print()
+        console.print(_table(backends), highlight=False)
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    """A column for each key, the long texts in the wide ones."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in rows[0]:
-        table.add_column(column, overflow="fold", ratio=3 if column == "what it does" else None)
+        wide = column in ("what it does", "for")
+        table.add_column(column, overflow="fold", ratio=3 if wide else None)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    console = Console()
-    if kind is not None:
-        console.print(_heading(kind), highlight=False, markup=False)
-    console.print(table, highlight=False)
+    return table
 
 
 def _registry() -> list[dict[str, Any]]:
@@ -42,6 +54,7 @@ def _registry() -> list[dict[str, Any]]:
             "short": short.get(kind, ""),
             "what it is": block_class(kind).summary,
             "options": len(fields(block_class(kind).Options)),
+            "kernels": {name: _rows(name) for name in block_class(kind).kernels},
         }
         for kind in sorted(registered())
     ]
@@ -58,6 +71,22 @@ def _options(kind: str) -> list[dict[str, Any]]:
         {"option": row.name, "takes": row.takes, "default": row.default, "what it does": row.help}
         for row in rows
     ]
+
+
+def _rows(kernel: str) -> list[dict[str, str]]:
+    """What runs a kernel, where, and for which cases."""
+    from kernels.coverage import coverage
+
+    return [
+        {"kernel": kernel, "backend": row.backend, "runs on": row.runs_on, "for": row.covers}
+        for row in coverage(kernel)
+    ]
+
+
+def _backends(kind: str) -> list[dict[str, str]]:
+    from blocks.registry import block_class
+
+    return [row for name in block_class(kind).kernels for row in _rows(name)]
 
 
 def _heading(kind: str) -> str:
