@@ -12,6 +12,7 @@ from arch_search.experiment import DataFile
 from arch_search.spec import DataSpec, EvaluationSpec, Plan, content_hash
 from arch_search.synthetic.registry import generator, read_task, resolved_task
 from arch_search.synthetic.stream import TaskStream
+from arch_search.synthetic.text import TextTask
 from arch_search.tasks.registry import read_options, task
 
 
@@ -135,10 +136,11 @@ def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:
             TaskStream(replace(data, batch=1, items=0), seed=0).check(step)
     except ValueError as error:
         raise UsageError(f"data: {name}: {error}") from None
+    known = ("task", "text") if isinstance(generator(name), TextTask) else ("task",)
     for evaluation in evaluations:
-        if task(evaluation.task).reads_corpus:
+        if task(evaluation.task).asks not in known:
             raise UsageError(
-                f"evaluate: {evaluation.task} reads a corpus, and this experiment trains on the "
+                f"evaluate: {evaluation.task} asks about text, and this experiment trains on the "
                 f"task {name}; evaluate [task], or train on a corpus"
             )
 

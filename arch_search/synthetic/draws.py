@@ -18,7 +18,8 @@ class Draws:
 
     def __init__(self, indices: np.ndarray, *key: str | int) -> None:
         [word] = keyed_words(1, "items", *key)[:1]
-        numbered = np.asarray(indices).astype(np.uint64) * _ODD
+        self.indices = np.asarray(indices).astype(np.int64)
+        numbered = self.indices.astype(np.uint64) * _ODD
         self._streams = mix64(numbered + np.uint64(word))
         self._taken = 0
 

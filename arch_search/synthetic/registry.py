@@ -12,11 +12,15 @@ from blocks.options import did_you_mean, read_options
 
 GENERATORS = {
     "compression": "arch_search.synthetic.mad_copying:Compression",
+    "entity_tracking": "arch_search.synthetic.entity_tracking:EntityTracking",
     "fuzzy_recall": "arch_search.synthetic.mad_recall:FuzzyRecall",
     "in_context_recall": "arch_search.synthetic.mad_recall:InContextRecall",
     "memorization": "arch_search.synthetic.mad_copying:Memorization",
     "modular_arithmetic": "arch_search.synthetic.modular_arithmetic:ModularArithmetic",
     "mqar": "arch_search.synthetic.mqar:MQAR",
+    "needles": "arch_search.synthetic.needles:Needles",
+    "passkey": "arch_search.synthetic.passkey:Passkey",
+    "programs": "arch_search.synthetic.programs:Programs",
     "selective_copying": "arch_search.synthetic.mad_copying:SelectiveCopying",
     "state_tracking": "arch_search.synthetic.state_tracking:StateTracking",
 }

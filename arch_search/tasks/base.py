@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -46,11 +46,15 @@ class EvaluationContext:
 
 
 class Task(ABC):
-    """One evaluation. `Options` is a frozen dataclass; `metrics` is what it reports with any."""
+    """One evaluation. `Options` is a frozen dataclass; `metrics` is what it reports with any.
+
+    asks: what a run must have trained on: a corpus; a synthetic task; or text, be it of a corpus or
+    of a task that is written as text.
+    """
 
     Options: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]] = ()
-    reads_corpus: ClassVar[bool] = True  # so that a run on a synthetic task cannot be given it
+    asks: ClassVar[Literal["corpus", "task", "text"]] = "corpus"
 
     def metric_names(self, options: Any) -> tuple[str, ...]:
         """What it reports with these options; no two evaluations of a run may share a name.

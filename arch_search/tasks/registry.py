@@ -14,6 +14,7 @@ from arch_search.tasks.harness.task import LmEval
 from arch_search.tasks.language import LossByPosition, Perplexity
 from arch_search.tasks.newlines import Newlines
 from arch_search.tasks.synthetic import SyntheticEvaluation
+from arch_search.tasks.text import TextEvaluation
 
 TASKS: dict[str, Task] = {
     "perplexity": Perplexity(),
@@ -21,6 +22,10 @@ TASKS: dict[str, Task] = {
     "newlines": Newlines(),
     "lm_eval": LmEval(),
     "task": SyntheticEvaluation(),
+    "passkey": TextEvaluation("passkey", depths=10),
+    "needles": TextEvaluation("needles"),
+    "entity_tracking": TextEvaluation("entity_tracking"),
+    "programs": TextEvaluation("programs"),
 }
 
 for _task in TASKS.values():

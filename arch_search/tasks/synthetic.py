@@ -44,7 +44,7 @@ class SyntheticEvaluation(Task):
     """Accuracy by token, at the last position, by sequence, and at the worst position."""
 
     Options = SyntheticOptions
-    reads_corpus = False
+    asks = "task"
 
     def metric_names(self, options: SyntheticOptions) -> tuple[str, ...]:
         kinds = ("accuracy", "last_accuracy", "sequence_accuracy", "least_accuracy")
