@@ -38,6 +38,21 @@ class Collapse:
         return f"Collapse from token {self.position:,} on: {far} (over {self.factor:g})."
 
 
+def in_buckets(
+    first: Sequence[int], losses: Sequence[float], *, length: int, size: int
+) -> tuple[list[int], list[float]]:
+    """Join neighbouring pieces into buckets of about `size` tokens: where each begins, its mean.
+
+    The noise of single pieces would be taken for collapse: what counts is the largest of many.
+    """
+    starts, values = np.asarray(first), np.asarray(losses, dtype=np.float64)
+    tokens = np.diff(np.append(starts, length))
+    bucket = starts // size
+    begins = np.unique(bucket, return_index=True)[1]
+    means = np.add.reduceat(values * tokens, begins) / np.add.reduceat(tokens, begins)
+    return starts[begins].tolist(), means.tolist()
+
+
 def find_collapse(
     first: Sequence[int], losses: Sequence[float], *, length: int, training_length: int,
     factor: float = FACTOR,

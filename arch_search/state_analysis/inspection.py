@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from arch_search.model import LanguageModel, next_token_loss
-from arch_search.state_analysis.collapse import FACTOR, Collapse, find_collapse
+from arch_search.state_analysis.collapse import FACTOR, Collapse, find_collapse, in_buckets
 from arch_search.state_analysis.mitigations import Mitigation, changed_layers, mitigated
 from arch_search.state_analysis.trace import trace_states
 
@@ -93,10 +93,14 @@ def inspect_model(
 
 
 def _collapse(losses: pd.DataFrame, length: int, training_length: int, factor: float) -> Collapse:
-    return find_collapse(
+    """Over buckets of half a training length."""
+    first, means = in_buckets(
         losses["first"].tolist(), losses["loss"].tolist(), length=length,
-        training_length=training_length, factor=factor,
+        size=max(training_length // 2, 1),
     )  # fmt: skip
+    return find_collapse(
+        first, means, length=length, training_length=training_length, factor=factor
+    )
 
 
 @torch.inference_mode()
@@ -122,7 +126,7 @@ def _mitigations(
     """Curves of loss under each mitigation, and what each gains, costs and damages."""
     if not mitigations:
         return pd.DataFrame(), pd.DataFrame()
-    seconds = _seconds(model, next(iter(tokens.values()))[:, :training_length], mitigations)
+    seconds = _seconds(model, next(iter(tokens.values()))[:, : 4 * training_length], mitigations)
     curves, rows = [], []
     for prompt, text in tokens.items():
         plain = 0.0
@@ -131,8 +135,10 @@ def _mitigations(
             with mitigated(model, mitigation):
                 losses = losses_in_pieces(model, text, piece, tick)
             curves.append(losses.assign(prompt=prompt, mitigation=name))
-            short = float(losses.query("position <= @training_length")["loss"].mean())
-            beyond = float(losses.query("first >= @training_length")["loss"].mean())
+            within = losses["position"].to_numpy() <= training_length
+            short, beyond = (
+                float(losses["loss"].to_numpy()[at].mean()) for at in (within, ~within)
+            )
             plain = plain if mitigation else short
             collapse = _collapse(losses, length, training_length, factor)
             rows.append(
@@ -154,16 +160,20 @@ def _mitigations(
 def _seconds(
     model: LanguageModel, tokens: Tensor, mitigations: Sequence[Mitigation]
 ) -> dict[str, float]:
-    """Median seconds of a pass over the training length, taken in turn; shared machines drift."""
+    """Median seconds of a pass, taken in turn because shared machines drift.
+
+    On a CPU of its time, not the clock's: others' work on the machine does not count.
+    """
+    clock = time.perf_counter if tokens.is_cuda else time.process_time
     taken: dict[str, list[float]] = {}
     for repeat in range(REPEATS + 1):
         for mitigation in (None, *mitigations):
             with mitigated(model, mitigation):
                 _wait(tokens)
-                begun = time.perf_counter()
+                begun = clock()
                 model(tokens)
                 _wait(tokens)
-                spent = time.perf_counter() - begun
+                spent = clock() - begun
             if repeat:  # the first warms up
                 taken.setdefault(mitigation.name if mitigation else "none", []).append(spent)
     return {name: statistics.median(values) for name, values in taken.items()}

@@ -64,18 +64,18 @@ def _outliers(sizes: Tensor, name: str) -> Row:
 
 
 def histogram_rows(states: dict[int, Tensor]) -> list[Row]:
-    """Counts of state values by head at some positions, in bins that the positions share.
+    """Counts of state values by head at some positions, in bins that heads and positions share.
 
     Args:
         states: by position, (B, N, K, V).
     """
     found: list[Row] = []
+    every = torch.cat([state.flatten() for state in states.values()])
+    edge = float(every[every.isfinite()].abs().max()) if every.isfinite().any() else 0.0
+    edges = np.linspace(-(edge or 1.0), edge or 1.0, BINS + 1)
     for n in range(next(iter(states.values())).shape[1]):
-        values = {at: state[:, n].flatten().cpu().numpy() for at, state in states.items()}
-        finite = np.concatenate([v[np.isfinite(v)] for v in values.values()])
-        edge = float(np.abs(finite).max(initial=0)) or 1.0
-        edges = np.linspace(-edge, edge, BINS + 1)
-        for at, value in values.items():
+        for at, state in states.items():
+            value = state[:, n].flatten().cpu().numpy()
             counts, _ = np.histogram(value[np.isfinite(value)], edges)
             found += [
                 {"position": at, "head": n, "low": low, "high": high, "count": int(count)}
