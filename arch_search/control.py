@@ -198,13 +198,17 @@ _REPOSITORY = ("git commit", "diff hash")  # may change without changing what a 
 
 
 def _circumstances(run: RunRecord) -> dict[str, Any]:
-    """The environment, with the kernel backend of each kind of block under a name of its own."""
+    """The environment, kernel backends and the code of evaluations each under a name of its own."""
     environment = dict(_result(run)["environment"])
     backends = environment.pop("backends", {})
     versions = environment.pop("versions", {})
     named = {key.replace("_", " "): value for key, value in environment.items()}
     named |= {f"version of {package}": value for package, value in versions.items()}
-    return named | {f"kernel backend of {kind}": value for kind, value in backends.items()}
+    named |= {f"kernel backend of {kind}": value for kind, value in backends.items()}
+    for evaluation in run.evaluations:
+        if "code" in evaluation.made:
+            named[f"code of evaluation {evaluation.spec.task}"] = evaluation.made["code"]
+    return named
 
 
 def _kinds(run: RunRecord) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from arch_search.code_hash import evaluation_hash
 from arch_search.environment import describe_environment
 from arch_search.integrity import damage, weights_hash
 from arch_search.model import LanguageModel
+from arch_search.sources import run_code
 from arch_search.spec import EvaluationSpec, ModelSpec, RunSpec
 from arch_search.storage import RunFolder
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
-from blocks.registry import block_class
 
 
 def evaluate_model(
@@ -33,6 +33,8 @@ def evaluate_model(
         step: if they are not those of the finished run.
     """
     environment = describe_environment(context.device, {})
+    trained_on = context.data.task if context.data else None
+    model_code = run_code({layer.kind for layer in model.spec.layers}, trained_on)
     for evaluation in evaluations:
         context.tick()
         options = read_options(evaluation.task, evaluation.options)
@@ -43,7 +45,8 @@ def evaluate_model(
             tables={name: dict(table) for name, table in found.tables.items()},
             convention=found.convention,
             made={
-                "code": evaluation_code(evaluation.task, model.spec),
+                "code": evaluation_code(evaluation.task),
+                "model_code": model_code,
                 "weights": weights_hash(checkpoint),
                 "device": environment["device"],
                 "versions": environment["versions"],
@@ -53,10 +56,9 @@ def evaluate_model(
         )
 
 
-def evaluation_code(name: str, model: ModelSpec) -> str:
-    """The hash of the source that an evaluation of such a model runs."""
-    blocks = {block_class(layer.kind).__module__ for layer in model.layers}
-    return evaluation_hash(type(task(name)).__module__, blocks)
+def evaluation_code(name: str) -> str:
+    """The hash of the source that an evaluation runs."""
+    return evaluation_hash(type(task(name)).__module__)
 
 
 def last_weights(run: RunFolder, spec: RunSpec) -> Path:

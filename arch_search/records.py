@@ -18,11 +18,16 @@ from arch_search.storage import ExperimentFolder, Root, RunFolder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """One evaluation's outcome: scalars, and tables such as one row a document."""
+    """One evaluation's outcome: scalars, and tables such as one row a document.
+
+    made: the code, weights, device and versions behind it, as far as they were recorded.
+    """
 
     spec: EvaluationSpec
     metrics: dict[str, float]
     tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    convention: str = ""
+    made: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +42,7 @@ class RunRecord:
     attempts: int
     result: dict[str, Any] | None
     evaluations: tuple[Evaluation, ...]
+    later: tuple[Evaluation, ...] = ()  # asked for apart from this experiment's file
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -100,7 +106,8 @@ def results(name: str, root: Root | Path | str | None = None) -> pd.DataFrame:
     """One row a run of experiment `name`: arm, factors, seed, how it ended, and what it measured.
 
     Columns: experiment, arm, baseline, layout, seed, init_seed, data_seed, hash, state, reason,
-    attempts, steps, tokens, seconds; `factor/<axis>`; each metric under its own name;
+    attempts, steps, tokens, seconds; `factor/<axis>`; each metric under its own name, those of
+    later evaluations where the experiment's own do not have it;
     `count/<name>` (parameters, state_elements, ...); `stream/tokens`, `stream/text`, `code`,
     `environment/<name>`.
 
@@ -132,14 +139,18 @@ def curve_metric(curves: pd.DataFrame) -> str:
     return "train/loss"
 
 
-def table(experiment: Experiment, name: str) -> pd.DataFrame:
-    """An evaluation's table over all runs, with the columns task, arm and seed before its own."""
+def table(experiment: Experiment, name: str, *, later: bool = False) -> pd.DataFrame:
+    """An evaluation's table over all runs, with the columns task, arm and seed before its own.
+
+    Args:
+        later: from evaluations that were asked for apart from the experiment's file, too.
+    """
     frames = [
         pd.DataFrame(evaluation.tables[name]).assign(
             task=evaluation.spec.task, arm=run.arm.name, seed=run.planned.seed
         )
         for run in experiment.runs
-        for evaluation in run.evaluations
+        for evaluation in (*run.evaluations, *(run.later if later else ()))
         if name in evaluation.tables
     ]
     if not frames:
@@ -160,6 +171,7 @@ def _read_run(planned: PlannedRun, arm: ArmSpec, folder: RunFolder, plan: Plan) 
         attempts=len(folder.attempts()),
         result=folder.result(),
         evaluations=tuple(_evaluations(folder, plan.evaluations)),
+        later=tuple(_later(folder, plan.evaluations)),
     )
 
 
@@ -167,7 +179,25 @@ def _evaluations(folder: RunFolder, specs: tuple[EvaluationSpec, ...]) -> Iterat
     for spec in specs:
         found = folder.evaluation(spec)
         if found is not None:
-            yield Evaluation(spec=spec, metrics=found["metrics"], tables=found["tables"])
+            yield _evaluation(spec, found)
+
+
+def _later(folder: RunFolder, planned: tuple[EvaluationSpec, ...]) -> Iterator[Evaluation]:
+    hashes = {spec.hash for spec in planned}
+    for found in folder.evaluations():
+        spec = EvaluationSpec(**found["task"])
+        if spec.hash not in hashes:
+            yield _evaluation(spec, found)
+
+
+def _evaluation(spec: EvaluationSpec, found: dict[str, Any]) -> Evaluation:
+    return Evaluation(
+        spec=spec,
+        metrics=found["metrics"],
+        tables=found["tables"],
+        convention=found.get("convention", ""),
+        made=found.get("made", {}),
+    )
 
 
 def _row(experiment: Experiment, run: RunRecord) -> dict[str, Any]:
@@ -189,6 +219,7 @@ def _row(experiment: Experiment, run: RunRecord) -> dict[str, Any]:
         "tokens": result.get("tokens"),
         "seconds": seconds(run),
         **{f"factor/{axis}": level for axis, level in run.arm.factors.items()},
+        **{name: value for one in run.later for name, value in one.metrics.items()},
         **run.metrics,
         **{f"count/{name}": value for name, value in run.arm.counts.items()},
         "stream/tokens": stream.get("tokens"),
