@@ -133,10 +133,14 @@ class SpaceSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerSpec:
-    """A sampler: tpe, nsgaii, random, grid, or any of Optuna's by its class name, and options."""
+    """A sampler: tpe, nsgaii, random, grid, or any of Optuna's by its class name, and options.
+
+    history: how many trials TPE models; of more, the best quarter of that many and the newest.
+    """
 
     name: str = "tpe"
     options: dict[str, Any] = field(default_factory=dict)
+    history: Annotated[PositiveInt, Field(ge=100)] = 400
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +204,7 @@ class SweepSpec:
     immune: SmallShare = 0.1
     limits: dict[str, Limit] = field(default_factory=dict)
     enqueue: tuple[dict[str, Any], ...] = ()
+    take: Names = ()  # experiments whose results are trials from the start, beside `trials`
     storage: str = ""  # an Optuna storage URL; a journal file in the experiment's folder if empty
     seed: NonNegativeInt = 0
     again: AgainSpec = field(default_factory=AgainSpec)

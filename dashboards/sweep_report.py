@@ -94,18 +94,21 @@ def sweep_headline(root: Root, plan: Plan) -> dict[str, float]:
             numbers[f"{name}/front/{trial.name}"] = value
     for one in second_looks(sweep, trials):
         numbers[f"{one.metric}/fresh_mean/t{one.number:04d}"] = one.mean
-    if trials:
-        numbers["sweep/token_share"] = tokens_used(sweep, trials) / tokens_in_full(sweep, trials)
+    if full := tokens_in_full(sweep, trials):
+        numbers["sweep/token_share"] = tokens_used(sweep, trials) / full
     for state in ("COMPLETE", "PRUNED", "FAIL"):
-        numbers[f"sweep/{state.lower()}"] = float(sum(t.state == state for t in trials))
+        own = [t for t in trials if not t.is_taken]
+        numbers[f"sweep/{state.lower()}"] = float(sum(t.state == state for t in own))
     return numbers
 
 
 def _facts(sweep: SweepSpec, ledger: Ledger) -> str:
-    trials = ledger.trials
+    own = [trial for trial in ledger.trials if not trial.is_taken]
     states = ", ".join(
-        f"{sum(t.state == s for t in trials)} {s}" for s in ("COMPLETE", "PRUNED", "FAIL")
+        f"{sum(t.state == s for t in own)} {s}" for s in ("COMPLETE", "PRUNED", "FAIL")
     )
+    if taken := len(ledger.trials) - len(own):
+        states += f", {taken} results taken from {', '.join(sorted(ledger.took))}"
     over = ledger.end or "the search is not over"
     return f"{over}; {states}; proposed by {sweep.sampler.name}, seed {sweep.seed}"
 
@@ -113,10 +116,11 @@ def _facts(sweep: SweepSpec, ledger: Ledger) -> str:
 def _found(sweep: SweepSpec, trials: Sequence[Trial]) -> list[str]:
     """What a reader should know first."""
     sentences = []
-    if trials:
-        used, full = tokens_used(sweep, trials), tokens_in_full(sweep, trials)
+    own = [trial for trial in trials if not trial.is_taken]
+    if own:
+        used, full = tokens_used(sweep, own), tokens_in_full(sweep, own)
         sentences.append(
-            f"The search trained on {used:,} tokens, {used / full:.0%} of what {len(trials)} "
+            f"The search trained on {used:,} tokens, {used / full:.0%} of what {len(own)} "
             "layouts would have cost in full."
         )
     best = front(sweep, trials)

@@ -37,6 +37,7 @@ def show_sweep_plan(plan: Plan, console: Console) -> None:
         f"Space: {many} points; {sweep.trials} distinct layouts are to be tried "
         f"({len(sweep.enqueue)} of them given), proposed by {sweep.sampler.name}.",
         "Objectives: " + ", ".join(f"{way} {name}" for name, way in sweep.objectives.items()) + ".",
+        *(f"Taken in beforehand: {note}." for note in plan.notes),
         *(f"Limit: {name} {limit}." for name, limit in sweep.limits.items()),
         *_rung_lines(plan, sweep),
         f"Second look: up to {sweep.again.members} members of the front, {sweep.again.seeds} fresh "
@@ -142,8 +143,10 @@ def show_sweep(root: Root, plan: Plan, console: Console) -> None:
     assert plan.sweep is not None
     sweep, ledger = plan.sweep, read_sweep(root, plan)
     trials = ledger.trials
-    states = [f"{sum(t.state == s for t in trials)} {s}"
+    own = [trial for trial in trials if not trial.is_taken]
+    states = [f"{sum(t.state == s for t in own)} {s}"
               for s in ("COMPLETE", "PRUNED", "FAIL", "RUNNING")]  # fmt: skip
+    states += [f"{len(trials) - len(own)} taken from elsewhere"] if len(own) < len(trials) else []
     console.print(f"{plan.name}: {ledger.end or 'not over'}; {', '.join(states)}", highlight=False)
     used, full = tokens_used(sweep, trials), tokens_in_full(sweep, trials)
     if full:

@@ -84,6 +84,10 @@ class Candidates:
             replaced=tuple(_differing(model, self.base.model)),
         )
 
+    def kind_of(self, name: str) -> str:
+        """The registry's kind of a block that the space names."""
+        return name_model(self.file).kind_of(name)
+
     def code(self, model: ModelSpec) -> str:
         """The hash of the source that a model is trained with."""
         kinds = frozenset(layer.kind for layer in model.layers)

@@ -220,4 +220,5 @@ def tokens_used(sweep: SweepSpec, trials: Iterable[Trial]) -> int:
 def tokens_in_full(sweep: SweepSpec, trials: Iterable[Trial]) -> int:
     """Tokens that the same trials would have cost had each seen the whole budget."""
     last = len(sweep.rungs) - 1
-    return sum(trial.run(sweep, last).spec.train.tokens for trial in trials)
+    own = (trial for trial in trials if not trial.is_taken)
+    return sum(trial.run(sweep, last).spec.train.tokens for trial in own)

@@ -19,10 +19,11 @@ from arch_search.search.proposals import sampler_factory
 from arch_search.search.rungs import rung_run
 from arch_search.search.space import Draw, Endless, Rejected, Space
 from arch_search.search.study import check_url
+from arch_search.search.taken import Taker
 from arch_search.sources import run_code
 from arch_search.spec import ArmSpec, EvaluationSpec, Plan, content_hash
 from arch_search.storage import Root
-from arch_search.sweep_spec import RangeSpec, SweepSpec
+from arch_search.sweep_spec import RangeSpec, SamplerSpec, SweepSpec
 from arch_search.synthetic.registry import resolved_task
 from arch_search.tasks.registry import is_reported
 from blocks.registry import block_class
@@ -59,6 +60,9 @@ def make_sweep_plan(
         _check_listable(space)
     _check_enqueued(file.sweep, space, candidates)
     _check_not_empty(space, candidates)
+    taker = Taker(root=root, sweep=file.sweep, candidates=candidates, space=space,
+                  evaluations=evaluations)  # fmt: skip
+    taken = {name: len(taker.take(name)) for name in file.sweep.take}
     codes = [candidates.code(replace(base.model, layers=base.model.layers)), *_codes(file, named)]
     return Plan(
         name=file.name,
@@ -73,6 +77,7 @@ def make_sweep_plan(
         resources=file.resources,
         tracking_uri=file.tracking.uri,
         stopping_rule=f"{file.sweep.trials} distinct layouts, then their front is looked at again",
+        notes=tuple(f"{count} results are taken from {name}" for name, count in taken.items()),
         sweep=file.sweep,
         sweep_version=_version(file, base, codes),
     )
@@ -82,8 +87,10 @@ def _version(file: ExperimentFile, base: ArmSpec, codes: Sequence[str]) -> str:
     """Of all that makes trials comparable; how many there are to be is not among it."""
     assert file.sweep is not None
     sweep = asdict(file.sweep)
-    for name in ("trials", "enqueue", "again", "storage"):
+    for name in ("trials", "enqueue", "take", "again", "storage"):
         sweep.pop(name)
+    if file.sweep.sampler.history == SamplerSpec().history:
+        sweep["sampler"].pop("history")  # as before there was such a key
     blocks = {name: dict(options) for name, options in file.model.blocks.items()}
     held = [asdict(hold) for hold in file.hold]
     parts = [sweep, blocks, held, asdict(base.model), asdict(base.train), asdict(base.data), codes]

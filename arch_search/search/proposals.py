@@ -13,11 +13,11 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.samplers._lazy_random_state import LazyRandomState  # the only way to their generators
-from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState, create_trial
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.search.remembered import EVERY, RememberingStorage, telling
 from arch_search.search.study import STATES, frozen_trial, study_directions
 from arch_search.search.trials import Trial
 from arch_search.spec import content_hash
@@ -73,11 +73,12 @@ class Proposals:
         self._sweep = sweep
         self._sampler = sampler_factory(sweep.sampler, len(sweep.objectives))(sweep.seed)
         self._by_chance = optuna.samplers.RandomSampler()
-        self._storage = InMemoryStorage()
+        self._storage = RememberingStorage()
         self._study = optuna.create_study(storage=self._storage, directions=study_directions(sweep))
         self._ids: dict[int, int] = {}
         self._noted: dict[str, Any] = {}
         self._dropped = 0
+        self._remembers_since = 0  # the number of trials that it was last chosen among
 
     def ask(
         self, number: int, draw: int, fixed: Mapping[str, Any], *, at_random: bool = False
@@ -91,9 +92,23 @@ class Proposals:
         seed = int(content_hash([self._sweep.seed, number, draw])[:8], 16)
         self._study.sampler = self._by_chance if at_random else self._sampler
         _reseed(self._study.sampler, seed)
+        self._remember(number)
         if fixed:
             self._study.enqueue_trial(dict(fixed))
         return self._study.ask()
+
+    def _remember(self, number: int) -> None:
+        """Bound what TPE looks at. Chosen at fixed numbers: a resumed sweep chooses alike."""
+        among = number // EVERY * EVERY
+        history = self._sweep.sampler.history
+        is_tpe = isinstance(self._sampler, optuna.samplers.TPESampler)
+        if not is_tpe or among <= history or among == self._remembers_since:
+            return
+        trials = {n: self._storage.get_trial(self._ids[n]) for n in range(among)}
+        best, first = telling(trials, self._study.directions, history)
+        self._storage.kept = {self._ids[n] for n in best}
+        self._storage.newest = self._ids[first]
+        self._remembers_since = among
 
     def keep(self, number: int, asked: optuna.Trial) -> None:
         self._ids[number] = asked._trial_id

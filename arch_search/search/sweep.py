@@ -8,7 +8,6 @@ judges as the first would have.
 """
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +18,10 @@ from arch_search.search.candidates import Candidates
 from arch_search.search.judge import enough, goes_on
 from arch_search.search.outcome import excess, front, members, minimised, values_of
 from arch_search.search.proposals import Proposals
+from arch_search.search.scores import read_outcome
 from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
 from arch_search.search.study import Published, Statement
+from arch_search.search.taken import Taker
 from arch_search.search.trials import (
     FIRST_FRESH_SEED,
     Ledger,
@@ -29,7 +30,7 @@ from arch_search.search.trials import (
     ledger_path,
 )
 from arch_search.spec import ArmSpec, Plan, PlannedRun
-from arch_search.storage import Root, RunFolder
+from arch_search.storage import Root
 from arch_search.trunk import Trunk
 
 DRAWS = 60  # by the sampler for one trial, before others are tried
@@ -85,6 +86,7 @@ class Sweep:
             published=Published(plan.sweep, folder, plan.sweep_version, root.identity),
         )
         made._take_up()
+        made._take_in()
         return made
 
     @property
@@ -168,20 +170,7 @@ class Sweep:
         self.proposals.score(trial.number, trial.tokens(self.sweep, rung), list(values))
 
     def _outcome(self, run: PlannedRun) -> Outcome:
-        """The objectives' and limits' metrics of a run, or why there are none."""
-        folder = self.root.run(run.hash)
-        wanted = [*self.sweep.objectives, *self.sweep.limits]
-        wanted = [name for name in dict.fromkeys(wanted) if not name.startswith("count/")]
-        result = folder.result()
-        if result is None or not folder.is_complete(self.plan.evaluations):
-            return Outcome(failed=_why(folder))
-        metrics = dict(result["metrics"])
-        for evaluation in self.plan.evaluations:
-            metrics |= (folder.evaluation(evaluation) or {})["metrics"]
-        missing = [n for n in wanted if not math.isfinite(metrics.get(n, math.nan))]
-        if missing:
-            return Outcome(failed=f"{missing[0]} is {metrics.get(missing[0], 'missing')}")
-        return Outcome(metrics={name: float(metrics[name]) for name in wanted})
+        return read_outcome(self.root.run(run.hash), self.sweep, self.plan.evaluations)
 
     def _end(self, trial: Trial, state: str, reason: str) -> None:
         """Say how a trial ended, everywhere, and let go of what it kept for going on."""
@@ -252,13 +241,13 @@ class Sweep:
     # What comes next
 
     def _wants_more(self) -> bool:
-        return len(self.ledger.trials) < self.sweep.trials and self._listed != []
+        return self.ledger.tried < self.sweep.trials and self._listed != []
 
     def _propose(self) -> bool:
         """Add a trial with a layout that no other has; False if there is none."""
         number = len(self.ledger.trials)
         for draw in range(DRAWS + RANDOM_DRAWS):
-            fixed = self._fixed(number) if draw == 0 else {}
+            fixed = self._fixed() if draw == 0 else {}
             at_random = draw >= DRAWS
             if self._try(number, draw, fixed, "random" if at_random else "sampler", at_random):
                 return True
@@ -266,7 +255,7 @@ class Sweep:
             if self._try(number, DRAWS + RANDOM_DRAWS, params, "listed", True):
                 return True
         self._listed = []
-        log.info("the space is exhausted after %d layouts", number)
+        log.info("the space is exhausted after %d layouts", self.ledger.tried)
         return False
 
     def _try(
@@ -302,10 +291,11 @@ class Sweep:
         self._seen[trial.content] = number
         self._start(trial)
 
-    def _fixed(self, number: int) -> dict[str, Any]:
-        if number >= len(self.sweep.enqueue):
+    def _fixed(self) -> dict[str, Any]:
+        tried = self.ledger.tried
+        if tried >= len(self.sweep.enqueue):
             return {}
-        return self.space.fixed(self.sweep.enqueue[number], f"sweep.enqueue[{number}]")
+        return self.space.fixed(self.sweep.enqueue[tried], f"sweep.enqueue[{tried}]")
 
     def _left(self) -> list[dict[str, Any]]:
         """All points of a space that can be listed; none of one that cannot."""
@@ -326,7 +316,7 @@ class Sweep:
 
     def _finish(self) -> None:
         """The search is over: say why, and choose whom to look at again."""
-        count, asked = len(self.ledger.trials), self.sweep.trials
+        count, asked = self.ledger.tried, self.sweep.trials
         reason = f"{count} distinct layouts"
         if count < asked:
             reason = f"the space is exhausted: {count} distinct layouts within its limits"
@@ -361,13 +351,7 @@ class Sweep:
     def _take_up(self) -> None:
         """Bring the samplers and the storage to what the record says, and go on with the rest."""
         for trial in self.ledger.trials:
-            fixed = FixedTrial(trial.params)
-            self.space.draw(fixed)
-            self.proposals.restore(trial, fixed.distributions)
-            self._seen[trial.content] = trial.number
-            for rung, found in trial.outcomes.items():
-                if not found.failed:
-                    self._count(trial, rung)
+            self._restore(trial)
             if trial.state != "RUNNING":
                 self._tell(trial)
             elif trial.rung in trial.outcomes and trial.outcomes[trial.rung].failed:
@@ -380,9 +364,29 @@ class Sweep:
                 self._start(trial)
         self._publish()
 
+    def _restore(self, trial: Trial) -> None:
+        """Let samplers and judge know a trial that the record has."""
+        fixed = FixedTrial(trial.params)
+        self.space.draw(fixed)
+        self.proposals.restore(trial, fixed.distributions)
+        self._seen[trial.content] = trial.number
+        for rung, found in trial.outcomes.items():
+            if not found.failed:
+                self._count(trial, rung)
 
-def _why(folder: RunFolder) -> str:
-    """Why a run that has ended has no result."""
-    attempts = folder.attempts()
-    end = (attempts[-1].end() if attempts else None) or {}
-    return f"{end.get('state', 'LOST')}: {end.get('reason', 'no attempt was made')}"
+    def _take_in(self) -> None:
+        """Begin with the results of the experiments that the file names, each read once."""
+        taker = Taker(root=self.root, sweep=self.sweep, candidates=self.candidates,
+                      space=self.space, evaluations=self.plan.evaluations)  # fmt: skip
+        for name in self.sweep.take:
+            if name in self.ledger.took:
+                continue
+            new = [trial for trial in taker.take(name) if trial.content not in self._seen]
+            for number, trial in enumerate(new, len(self.ledger.trials)):
+                trial.number = number
+            self.ledger.add_taken(name, new)
+            for trial in self.ledger.trials[len(self.ledger.trials) - len(new) :]:
+                self._restore(trial)
+                self._tell(trial)
+                self._publish(trial)
+            log.info("%d results taken from %s", len(new), name)

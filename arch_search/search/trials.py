@@ -19,6 +19,7 @@ from arch_search.sweep_spec import SweepSpec
 
 FIRST_FRESH_SEED = 1_000  # of runs after the search: seeds that chose nothing
 SEED = 0  # of every trial: they see the same tokens from the same start
+TAKEN = "taken from "  # an origin: the result is another experiment's, whose name follows
 _ARM = TypeAdapter(ArmSpec)
 
 
@@ -39,7 +40,7 @@ class Trial:
     arm: ArmSpec
     code: str
     immune: bool = False
-    origin: str = "sampler"  # or enqueue, random, listed
+    origin: str = "sampler"  # or enqueue, random, listed, `TAKEN` and an experiment
     notes: dict[str, Any] = field(default_factory=dict)  # the sampler's own, as its generation
     rung: int = 0  # the rung that it was let on to
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by rung
@@ -50,6 +51,11 @@ class Trial:
     @property
     def name(self) -> str:
         return f"t{self.number:04d}"
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether it is another experiment's: none of those that the sweep was to try."""
+        return self.origin.startswith(TAKEN)
 
     @property
     def content(self) -> str:
@@ -79,6 +85,8 @@ class Trial:
 
     def steps(self, sweep: SweepSpec) -> int:
         """Optimiser steps that its search cost: a rung adds what lies beyond the trunk before."""
+        if self.is_taken:
+            return 0
         runs = [self.run(sweep, rung).spec for rung in range(self.rung + 1)]
         return sum(trained_steps(spec, runs[i - 1] if i else None) for i, spec in enumerate(runs))
 
@@ -93,6 +101,8 @@ class Ledger:
         """Read what is there. A last line that a kill tore is as if it had not been written."""
         self.path = path
         self.trials: list[Trial] = []
+        self.took: set[str] = set()  # the experiments whose results were taken in
+        self._taken = 0  # trials that are theirs
         self.end = ""  # why the search is over; empty while it is not
         self.searched_for = 0  # how many trials were asked for when it was over
         self.closed_for = 0  # and when the second look was over as well
@@ -126,6 +136,24 @@ class Ledger:
         self._append({"kind": "trial", **record, "arm": asdict(trial.arm)})
         self.trials.append(trial)
 
+    def add_taken(self, experiment: str, trials: Iterable[Trial]) -> None:
+        """Append what another experiment had found, all of it or, after a kill, none."""
+        names = ("number", "params", "code", "origin", "notes", "rung", "state", "reason")
+        records = [
+            {
+                **{name: getattr(trial, name) for name in names},
+                "arm": asdict(trial.arm),
+                "outcomes": {str(rung): asdict(one) for rung, one in trial.outcomes.items()},
+            }
+            for trial in trials
+        ]
+        self.write("taken", experiment=experiment, trials=records)
+
+    @property
+    def tried(self) -> int:
+        """How many trials are the sweep's own: those of which a number was asked for."""
+        return len(self.trials) - self._taken
+
     def _append(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         if os.write(self._descriptor, line) != len(line):
@@ -143,6 +171,13 @@ class Ledger:
             case "trial":
                 fields = {k: v for k, v in record.items() if k not in ("kind", "arm")}
                 self.trials.append(Trial(**fields, arm=_ARM.validate_python(record["arm"])))
+            case "taken":
+                self.took.add(record["experiment"])
+                for given in record["trials"]:
+                    outcomes = {int(k): Outcome(**one) for k, one in given["outcomes"].items()}
+                    arm = _ARM.validate_python(given["arm"])
+                    self.trials.append(Trial(**{**given, "arm": arm, "outcomes": outcomes}))
+                    self._taken += 1
             case "score":
                 trial = self.trials[record["number"]]
                 found = Outcome(metrics=record["metrics"], failed=record["failed"])
@@ -182,8 +217,10 @@ def with_trials(plan: Plan, experiment: Path) -> Plan:
     ledger = Ledger(ledger_path(experiment, plan.sweep_version))
     arms, runs = list(plan.arms), []
     for trial in ledger.trials:
-        rungs = range(trial.rung + 1)
+        rungs = () if trial.is_taken else range(trial.rung + 1)
         arms += [trial.arm_at(plan.sweep, rung) for rung in rungs]
+        if trial.is_taken and trial.fresh:
+            arms.append(trial.arm_at(plan.sweep, len(plan.sweep.rungs) - 1))
         runs += [trial.run(plan.sweep, rung) for rung in rungs]
         runs += [trial.fresh_run(plan.sweep, seed) for seed in fresh_seeds(trial, plan.sweep)]
     return replace(plan, arms=tuple(arms), runs=tuple(runs))
