@@ -18,7 +18,6 @@ def disagreement(
     inputs: Mapping[str, Tensor],
     signature: Signature,
     *,
-    per_batch: frozenset[str] = frozenset(),
     shared: frozenset[str] = frozenset(),
 ) -> str | None:
     """Compare outputs and gradients; None if they agree, else which does not and by how much.
@@ -28,17 +27,15 @@ def disagreement(
     there alone.
 
     Args:
-        inputs: by name, as both take them: (B, T, ...), (B, ...) if in `per_batch`, any if
-            in `shared`. Outputs: the first is (B, T, ...); others are not compared.
+        inputs: by name, as both take them: (B, T, ...), or any if in `shared`. Of the outputs, the
+            first is (B, T, ...); others are not compared.
     Raises:
         what `run` raises.
     """
     length = min(LENGTH, signature.length)
 
     def cut(name: str, x: Tensor) -> Tensor:
-        if name in shared:
-            return x
-        return x[:1] if name in per_batch else x[:1, :length]
+        return x if name in shared else x[:1, :length]
 
     with torch.enable_grad(), torch.autocast(signature.device.type, enabled=False):
         whole = {k: x.detach().clone().requires_grad_() for k, x in inputs.items()}

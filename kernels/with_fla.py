@@ -44,9 +44,10 @@ def gated_delta_fla(
         log_decay = log_decay.masked_fill(reset[..., None], RESET_LOG_DECAY)
     query, key = query.to(value.dtype), key.to(value.dtype)
     inputs = [x.contiguous() for x in (query, key, value, log_decay, beta)]
-    start = None if state is None else state.float().contiguous()
+    # fla's own layers keep V first, so that way round its kernels are tuned and tested most
+    start = None if state is None else state.float().mT.contiguous()
     output, last, _, _ = torch.ops.arch_search.fla_gated_delta(*inputs, start)
-    return output, last
+    return output, last.mT
 
 
 def _forward(
@@ -56,10 +57,10 @@ def _forward(
     from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_fwd
 
     total, output, solved, last, _, _ = chunk_gated_delta_rule_fwd(
-        q=query, k=key, v=value, g=log_decay, beta=beta, scale=1.0,
-        initial_state=state, output_final_state=True, chunk_size=CHUNK,
+        q=query, k=key, v=value, g=log_decay, beta=beta, scale=1.0, initial_state=state,
+        output_final_state=True, chunk_size=CHUNK, state_v_first=True,
     )  # fmt: skip
-    return output, last, total, solved
+    return output.contiguous(), last, total, solved
 
 
 def _backward(
@@ -71,11 +72,11 @@ def _backward(
     dq, dk, dv, db, dg, dstate, _, _ = chunk_gated_delta_rule_bwd(
         q=query, k=key, v=value, g=total, beta=beta, A=solved, scale=1.0, initial_state=state,
         do=grad_output.contiguous(), dht=grad_last.contiguous(), chunk_size=CHUNK,
+        state_v_first=True,
     )  # fmt: skip
     dstate = query.new_empty(0, dtype=torch.float32) if dstate is None else dstate
-    return (
-        dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype), dg.float(), db.float(), dstate,
-    )  # fmt: skip
+    grads = (dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype), dg.float(), db.float())
+    return (*(grad.contiguous() for grad in grads), dstate)
 
 
 _forward_op = torch.library.custom_op(
@@ -98,7 +99,7 @@ _backward_op = torch.library.custom_op(
 @_forward_op.register_fake
 def _(query, key, value, log_decay, beta, state):
     B, T, N, K = query.shape
-    last = value.new_empty(B, N, K, value.shape[-1], dtype=torch.float32)
+    last = value.new_empty(B, N, value.shape[-1], K, dtype=torch.float32)
     return (
         torch.empty_like(value, memory_format=torch.contiguous_format), last,
         torch.empty_like(log_decay), key.new_empty(B, T, N, CHUNK),

@@ -64,7 +64,7 @@ def gated_delta(
         if backend == "loop" or single:
             output, last = gated_delta_loop(*inputs, reset=reset)
         else:
-            output, last = _chunked(*inputs, reset=reset, chunk=min(chunk, query.shape[1]))
+            output, last = _chunked(*inputs, reset=reset, chunk=min(chunk, T))
     return output.to(value.dtype), last
 
 
@@ -90,12 +90,13 @@ def _probe_fla(signature: Signature) -> str | None:
 
     if (reason := why_not(signature)) is not None:
         return reason
-    inputs = probe_inputs(signature)
-    return disagreement(
-        lambda **x: gated_delta_fla(**x),
-        lambda **x: gated_delta(**x, backend="chunked"),
-        inputs, signature, per_batch=frozenset({"state"}),
-    )  # fmt: skip
+    N, K, V = (size for _, size in signature.sizes)
+
+    def reference(query: Tensor, **rest: Tensor) -> tuple[Tensor, Tensor]:
+        state = query.new_zeros(1, N, K, V)
+        return _chunked(query, **rest, state=state, reset=None, chunk=CHUNK)
+
+    return disagreement(gated_delta_fla, reference, probe_inputs(signature), signature)
 
 
 def probe_inputs(signature: Signature) -> dict[str, Tensor]:
@@ -112,7 +113,6 @@ def probe_inputs(signature: Signature) -> dict[str, Tensor]:
     return inputs | {
         "log_decay": -3 * torch.sigmoid(normal(B, T, N)) ** 4,
         "beta": torch.sigmoid(normal(B, T, N)),
-        "state": normal(B, N, K, V),
     }
 
 
