@@ -31,6 +31,7 @@ from arch_search.outcomes import (
     solved_rates,
 )
 from arch_search.records import Experiment, read_experiment
+from arch_search.speeds import refuse_shared_speed
 from arch_search.statistics.binary import Rate
 from arch_search.statistics.blocked import BlockedModel, compare_to, linked_arms
 from arch_search.statistics.linear import Estimate, Fit, fit_arms
@@ -94,6 +95,7 @@ def compare(
 def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> Comparison:
     """As `compare`, on records that were read already."""
     metric = metric or experiment.plan.primary.metric
+    refuse_shared_speed(metric, experiment.trained)
     control = check_control(experiment, experiment.trained)
     table = metric_table(experiment, metric)
     baseline = experiment.baseline.name

@@ -26,6 +26,27 @@ def device_for(resources: ResourceSpec) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+CONTEXT_BYTES = 600 * 2**20  # of a process on a GPU, beside what its tensors take
+
+
+def confine_memory(device: torch.device, resources: ResourceSpec) -> None:
+    """Let a run that has a share of a GPU take that share of its memory, and no more.
+
+    What does not fit is out of memory for this run alone, which then goes on with smaller pieces;
+    without a bound it would take the memory of the runs beside it.
+    """
+    if device.type != "cuda" or not 0 < resources.gpus < 1:
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    share = resources.gpus - CONTEXT_BYTES / total
+    if share <= 0:
+        raise ValueError(
+            f"resources.gpus is {resources.gpus}: {resources.gpus * total / 2**20:.0f} MiB of this "
+            f"GPU, less than a process needs before its first tensor; ask for a larger share"
+        )
+    torch.cuda.set_per_process_memory_fraction(share, device)
+
+
 def device_model(device: torch.device) -> str:
     """The device's own name, as 'NVIDIA H200' or the processor's model."""
     if device.type == "cuda":

@@ -174,6 +174,18 @@ def _check_numbers(file: ExperimentFile, where: str) -> None:
             f"{where}: resources.micro_batch is {micro}; expected 1 to data.batch "
             f"({file.data.batch}), or 0 for the whole batch"
         )
+    gpus = file.resources.gpus
+    if gpus > 1 and gpus % 1:
+        raise UsageError(
+            f"{where}: resources.gpus is {gpus}; expected a share of one (0.25) or whole ones"
+        )
+    if file.resources.packed and (gpus != 1 or file.sweep is not None):
+        raise UsageError(
+            f"{where}: resources.packed measures what a run needs of a GPU, with gpus=1 and arms "
+            f"that are known beforehand; here gpus is {gpus:g}"
+            + (" and a sweep chooses the arms" if file.sweep else "")
+            + ", so give the share itself (gpus=0.25)"
+        )
 
 
 def _check_length(file: ExperimentFile, where: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from arch_search.attempt import Attempt
 from arch_search.data import check_files, load_manifest
 from arch_search.data.fingerprints import kept_fingerprints
-from arch_search.devices import device_for
+from arch_search.devices import confine_memory, device_for
 from arch_search.environment import describe_environment, earlier_environments
 from arch_search.evaluating import evaluate_model, last_weights, load_model
 from arch_search.sources import run_code
@@ -38,6 +38,7 @@ def execute(
     forget_backends()
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
+    confine_memory(device, resources)
     attempt.folder.write_environment(describe_environment(device, {}))
     if earlier := earlier_environments(attempt.run, attempt.folder):
         attempt.event(f"goes on from {earlier}")
@@ -53,6 +54,8 @@ def execute(
         result["environment"] = describe_environment(device, _backends())
         result["environment"]["micro_batch"] = trained.progress.micro_batch
         result["environment"]["earlier_attempts"] = earlier
+        if 0 < resources.gpus < 1:
+            result["environment"]["device_share"] = resources.gpus  # its speed is not to be ranked
         attempt.finish(result)
     else:
         model = load_model(spec.model, last_weights(attempt.run, spec), device)

@@ -51,7 +51,8 @@ class ExpertsSpec:
 class LayerSpec:
     """One layer: a mixer of the registry with every option spelled out, and its channel mixer.
 
-    With `experts`, `mlp_width` is that of the expert which every token goes through as well.
+    With `experts`, `mlp_width` is that of the expert which every token goes through as well;
+    without them, 0 leaves the channel mixer out.
     `init_salt` redraws the mixer's start and nothing else: a factor that should have no effect.
     """
 
@@ -168,10 +169,13 @@ class ResourceSpec:
 
     stall_seconds: a run that does no step for so long is ended and retried; 0: never. It must
     cover the longest step, the first one's compilation included.
+    packed: runs share GPUs, as many on each as their memory, measured beforehand, and the
+    processors allow; `gpus` is then 1.
     """
 
     cpus: PositiveFloat = 1
-    gpus: NonNegativeFloat = 0
+    gpus: NonNegativeFloat = 0  # below 1: a share, of its memory as well
+    packed: bool = False
     micro_batch: NonNegativeInt = 0  # sequences in one forward pass; 0: the whole batch
     loader_workers: NonNegativeInt = 0
     stall_seconds: NonNegativeFloat = 1_800

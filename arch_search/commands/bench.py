@@ -1,4 +1,4 @@
-"""`arch-search bench`: our kernels against float64, the clock and the floors; arms' throughput."""
+"""`arch-search bench`: kernels against float64, the clock and the floors; arms; packing."""
 
 import json
 import sys
@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from arch_search.commands.packing import packing
 from arch_search.commands.throughput import throughput
 from arch_search.errors import UsageError
 
 bench = typer.Typer(no_args_is_help=True, help="Time kernels, and whole arms.")
 bench.command()(throughput)
+bench.command()(packing)
 
 
 @bench.command()

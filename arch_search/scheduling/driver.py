@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
@@ -18,6 +19,7 @@ from arch_search.progress import is_done
 from arch_search.redaction import hide_secrets
 from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
 from arch_search.scheduling.guard import Guard
+from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.session import Session, clear, join, start_local
 from arch_search.scheduling.task import EXECUTE
@@ -132,6 +134,7 @@ def _run_all(
         session.close()
         asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
         raise UsageError(f"a run asks for {asked}, which this machine does not have")
+    plan = replace(plan, resources=packed_resources(session, plan))
     dispatcher = Dispatcher(
         root=root,
         folder=folder,

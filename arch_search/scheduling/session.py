@@ -85,8 +85,12 @@ class Session:
         import ray
 
         total = ray.cluster_resources()
-        asked = {"CPU": resources.cpus, "GPU": resources.gpus}
-        return min(int(total.get(kind, 0) / share) for kind, share in asked.items() if share)
+        held = [int(total.get("CPU", 0) / resources.cpus)]
+        if 0 < resources.gpus < 1:  # a run's share lies on one GPU
+            held.append(int(total.get("GPU", 0)) * fits(resources.gpus))
+        elif resources.gpus:
+            held.append(int(total.get("GPU", 0) / resources.gpus))
+        return min(held)
 
     def start(self, name: str, resources: ResourceSpec, *arguments: Any) -> Any:
         """Start one attempt; returns the reference of its outcome. Ray itself retries nothing."""
@@ -97,6 +101,26 @@ class Session:
         remote: Any = ray.remote(perform)
         asked = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": 0}
         return remote.options(name=name, **asked).remote(*arguments)
+
+    def gpus(self) -> int:
+        """How many GPUs the cluster has."""
+        import ray
+
+        return int(ray.cluster_resources().get("GPU", 0))
+
+    def call(self, function: str, *arguments: Any, resources: ResourceSpec) -> Any:
+        """What `module:function` returns in a worker with these resources; raises what it does."""
+        import ray
+        from ray.exceptions import RayTaskError
+
+        from arch_search.scheduling.task import call
+
+        remote: Any = ray.remote(call)
+        asked = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_retries": 0}
+        try:
+            return ray.get(remote.options(name=function, **asked).remote(function, arguments))
+        except RayTaskError as error:
+            raise error.cause from None
 
     def wait(self, references: Sequence[Any], *, seconds: float) -> list[Any]:
         """The references whose task is over; waits for one of them so long at most."""
@@ -162,6 +186,11 @@ def clear(folder: str) -> None:
         while path.exists() and time.monotonic() < deadline:
             shutil.rmtree(path, ignore_errors=True)  # a dying service may still write into it
             time.sleep(0.1 if path.exists() else 0)
+
+
+def fits(share: float) -> int:
+    """How many runs with this share of a GPU it holds; three thirds fit, whatever 3 x 0.333 is."""
+    return int(1 / share + 1e-3)
 
 
 def start_local(cpus: int | None = None) -> Session:

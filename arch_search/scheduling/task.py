@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -57,7 +58,13 @@ def perform(
     return {**end, "attempt": attempt.number}
 
 
-def load(path: str) -> Callable[..., None]:
+def call(function: str, arguments: tuple[Any, ...]) -> Any:
+    """Call `module:function` in this worker; what it logs is kept with the worker's output."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    return load(function)(*arguments)
+
+
+def load(path: str) -> Callable[..., Any]:
     """The function that an import path names, `package.module:function`."""
     module, _, name = path.partition(":")
     if not name:

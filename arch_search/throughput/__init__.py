@@ -2,3 +2,6 @@
 
 `settings` and `record` are free of torch; `lane` measures, in the process that calls it.
 """
+
+WHERE_MEMORY = "arch_search.throughput.memory:runs_that_fit"
+"""What a worker calls to measure how many runs share a GPU."""

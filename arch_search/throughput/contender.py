@@ -2,11 +2,14 @@
 
 import gc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
+from arch_search.compiling import compile_layers, settle_backends
 from arch_search.devices import autocast
 from arch_search.metrics import PeakMemory
 from arch_search.micro_batches import accumulate_gradients
@@ -20,6 +23,7 @@ from blocks.initialisation import Parameter, named_generator
 from kernels.backends import backends_used, forget_backends
 
 FIRST_CALLS = 2  # more untimed ones when a cell is new: kernels are compiled and tuned
+SHAPES = 1_024  # layers of one kind at one batch and length, each compiled once
 EXACT_ELEMENTS = 2**20  # larger parameters are drawn on the device, by their declared moments
 
 
@@ -39,8 +43,16 @@ class Contender:
         backends: what each kernel with a choice ran on so far.
     """
 
-    def __init__(self, arm: ArmSpec, device: torch.device, *, seed: int = 0) -> None:
+    def __init__(
+        self, arm: ArmSpec, device: torch.device, *, seed: int = 0, compiles: bool = True
+    ) -> None:
+        """Build the model with a start of the declared scale.
+
+        Args:
+            compiles: on a GPU, train compiled layers, as training does.
+        """
         self.arm, self.device = arm, device
+        self._compiles, self._is_compiled = compiles and device.type == "cuda", False
         self.backends: dict[str, str] = {}
         with torch.device(device):
             self.model = LanguageModel(arm.model)
@@ -48,6 +60,7 @@ class Contender:
         self._bytes = sum(p.nbytes for p in self.model.parameters())
         self._tokens = torch.Generator().manual_seed(seed)
         self._known: set[tuple[str, int, int]] = set()
+        self._settled: set[tuple[int, int]] = set()
 
     def turn(self, cell: Cell, spec: ThroughputSpec) -> Turn:
         """Run the cell's calls, timed behind untimed ones.
@@ -77,18 +90,34 @@ class Contender:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
-        """Whole training steps, of the functions that `train` steps with."""
+    def training_step(self, batch: int, length: int) -> Callable[[], None]:
+        """A whole training step of the functions that `train` steps with, on tokens of its own."""
         arm = self.arm.train
+        if self._compiles and (batch, length) not in self._settled:
+            self._compile(self._batch(batch, length + 1))
+            self._settled.add((batch, length))
         optimiser = make_optimiser(self.model, self.model.declared_parameters(), arm.optimiser)
 
         def step() -> None:
-            tokens = self._batch(cell.batch, cell.length + 1)
+            tokens = self._batch(batch, length + 1)
             accumulate_gradients(self.model, tokens, 0, arm.precision)
             clip_gradients(self.model, arm.optimiser.gradient_clip)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
+        return step
+
+    def _compile(self, tokens: Tensor) -> None:
+        """Choose the backends at these shapes, then let training run compiled layers."""
+        settle_backends(self.model, tokens, self.arm.train.precision)
+        if not self._is_compiled:
+            compile_layers(self.model)
+            self._is_compiled = True
+        torch._dynamo.config.recompile_limit = SHAPES
+        torch._dynamo.config.accumulated_recompile_limit = SHAPES
+
+    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+        step = self.training_step(cell.batch, cell.length)
         return time_calls(step, self.device, warmup=warmup, calls=spec.steps), 0
 
     def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
@@ -119,8 +148,8 @@ class Contender:
         self, tokens: Tensor, states: list[State] | None = None
     ) -> tuple[Tensor, list[State]]:
         """The likeliest next token of each sequence, (B, 1), and the states."""
-        logits, after = self.model(tokens, states)
-        return logits[:, -1:].argmax(dim=-1), after
+        features, after = self.model.features(tokens, states)
+        return self.model.logits(features[:, -1:]).argmax(dim=-1), after
 
     def _batch(self, batch: int, length: int) -> Tensor:
         """Tokens drawn evenly from the vocabulary: what they are changes no speed."""

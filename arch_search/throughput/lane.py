@@ -1,6 +1,7 @@
 """Times the arms of a plan at every cell, in turn (A B C A B C), and writes down what it found."""
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -62,8 +63,8 @@ def measure(
     data = arms[0].data
     batch = min(micro_batch or data.batch, data.batch)
     cells = cells_of(spec, batch=batch, length=data.sequence_length)
-    record = _begin(experiment, arms, spec, device)
-    contenders = [Contender(arm, device) for arm in arms]
+    record, begun = _begin(experiment, arms, spec, device), time.monotonic()
+    contenders = [Contender(arm, device, compiles=spec.compile) for arm in arms]
     for cell in cells:
         times = _take_turns(contenders, cell, spec)
         rows = [_row(one.arm, cell, times, arms[0].name, record["peak"]) for one in contenders]
@@ -75,7 +76,7 @@ def measure(
             }
         for one in contenders:
             record["arms"][one.arm.name]["backends"] = dict(one.backends)
-        log.info("%s done", cell.label)
+        log.info("%s done after %.0f s", cell.label, time.monotonic() - begun)
         report(record)
     return record
 

@@ -64,6 +64,8 @@ BAD = [
     (["throughput={rounds: 1}"], "throughput.rounds"),
     (["--arms", "recurent"], "did you mean 'recurrent'"),
     (["--redraw"], "measure it first"),
+    (["resources={packed: true}"], "give the share itself"),
+    (["resources.gpus=1.5"], "a share of one"),
     (["--local", "resources.gpus=1"], "torch sees no CUDA device"),
 ]
 

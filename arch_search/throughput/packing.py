@@ -1,0 +1,156 @@
+"""What small runs gain from sharing a device: the same processes one by one, and all at once.
+
+Every run is a process of its own, as in the scheduler. All have built their model, compiled and
+warmed up before anything is timed, so start-up is in neither.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from arch_search.devices import confine_memory, device_for, device_model
+from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.throughput.contender import Contender
+from arch_search.throughput.timing import summarise
+
+READY_SECONDS = 240.0
+WARMUP = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedRun:
+    """One of the runs that share a device: an arm, and where its numbers come from."""
+
+    arm: ArmSpec
+    seed: int
+    batch: int
+    resources: ResourceSpec  # gpus is its share of one
+
+
+def measure_packing(
+    runs: Sequence[PackedRun], *, steps: int, rounds: int, timeout: float = 120.0
+) -> dict[str, Any]:
+    """Time `steps` steps of every run, one run after another and all together, in turn.
+
+    Returns:
+        "alone_seconds" and "packed_seconds" of each round, "gain" (alone over packed) with its
+        95 % interval, "busy" (the share of the time that one run alone keeps the device at work,
+        None where no profiler can tell), and what was run.
+    Raises:
+        RuntimeError: a run could not start, or one was not done in `timeout` seconds.
+    """
+    context = get_context("spawn")
+    workers: list[tuple[Any, Connection]] = []
+    try:
+        for run in runs:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(run, theirs), daemon=True)
+            process.start()
+            workers.append((process, ours))
+        pipes = [pipe for _, pipe in workers]
+        ready = [_answer(pipe, READY_SECONDS) for pipe in pipes]
+        busy = _ask(pipes[0], ("profile", steps), timeout)
+        alone, packed = [], []
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            for pipe in pipes:
+                _ask(pipe, ("run", steps), timeout)
+            alone.append(time.perf_counter() - begun)
+            packed.append(_all_at_once(pipes, steps, timeout))
+    finally:
+        for process, pipe in workers:
+            pipe.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+    gain = summarise([[one / both] for one, both in zip(alone, packed, strict=True)])
+    return {
+        "runs": len(runs), "steps": steps, "rounds": rounds,
+        "arms": [run.arm.name for run in runs],
+        "parameters": [run.arm.counts["parameters"] for run in runs],
+        "share": runs[0].resources.gpus,
+        "device": ready[0]["device"],
+        "alone_seconds": alone, "packed_seconds": packed,
+        "gain": gain.median, "gain_low": gain.low, "gain_high": gain.high,
+        "busy": busy, "peak_memory_gib": max(one["peak_memory_gib"] for one in ready),
+    }  # fmt: skip
+
+
+def _all_at_once(pipes: Sequence[Connection], steps: int, timeout: float) -> float:
+    begun = time.perf_counter()
+    for pipe in pipes:
+        pipe.send(("run", steps))
+    for pipe in pipes:
+        _answer(pipe, timeout)
+    return time.perf_counter() - begun
+
+
+def _ask(pipe: Connection, question: tuple[str, int], timeout: float) -> Any:
+    pipe.send(question)
+    return _answer(pipe, timeout)
+
+
+def _answer(pipe: Connection, timeout: float) -> Any:
+    try:
+        if not pipe.poll(timeout):
+            raise RuntimeError(f"a run gave no answer within {timeout:g} s")
+        found = pipe.recv()
+    except EOFError:
+        raise RuntimeError("a run's process ended by itself; see what it wrote above") from None
+    if isinstance(found, str):
+        raise RuntimeError(f"a run failed: {found}")
+    return found
+
+
+def _serve(run: PackedRun, pipe: Connection) -> None:
+    """In a process of its own: build and warm up a run, then do steps as asked until hung up on."""
+    os.environ["OMP_NUM_THREADS"] = str(max(1, int(run.resources.cpus)))
+    torch.set_num_threads(max(1, int(run.resources.cpus)))
+    try:
+        device = device_for(run.resources)
+        confine_memory(device, run.resources)
+        step = Contender(run.arm, device, seed=run.seed).training_step(
+            run.batch, run.arm.data.sequence_length
+        )
+        _steps(step, WARMUP, device)
+        reserved = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
+        pipe.send({"device": device_model(device), "peak_memory_gib": reserved / 2**30})
+        while True:
+            kind, steps = pipe.recv()
+            pipe.send((_busy if kind == "profile" else _steps)(step, steps, device))
+    except EOFError:
+        return
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _steps(step: Any, steps: int, device: torch.device) -> float:
+    """Seconds of `steps` steps, the device's work included."""
+    begun = time.perf_counter()
+    for _ in range(steps):
+        step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
+
+
+def _busy(step: Any, steps: int, device: torch.device) -> float | None:
+    """The share of the time in which the device is at work; None without a GPU or its profiler.
+
+    Kernels' times come from the profiler; the time that they fill is taken without it.
+    """
+    if device.type != "cuda":
+        return None
+    from torch.profiler import ProfilerActivity, profile
+
+    seconds = _steps(step, steps, device)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        _steps(step, steps, device)
+    worked = sum(event.self_device_time_total for event in profiler.key_averages())
+    return worked / 1e6 / seconds if worked else None
