@@ -60,9 +60,12 @@ Position = Union[Literal["first", "last", "before_attention", "spread"], tuple[i
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MlpFile:
-    """The channel mixer of every layer: SwiGLU, and beside it a mixture of experts if asked for."""
+    """The channel mixer of every layer: SwiGLU, and beside it a mixture of experts if asked for.
 
-    width: PositiveInt
+    width: 0 leaves it out, norm and all.
+    """
+
+    width: NonNegativeInt
     experts: ExpertsSpec | None = None
 
 

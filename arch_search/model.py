@@ -17,7 +17,7 @@ from blocks.base import INITIAL_STD, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, named_generator
 from blocks.mixture import Experts, MixtureOfExperts
 from blocks.registry import build, resolve_options
-from blocks.swiglu import SwiGLU
+from blocks.swiglu import NoChannelMixer, SwiGLU
 from kernels.cross_entropy import linear_cross_entropy
 from kernels.cross_entropy.linear import IGNORED
 
@@ -31,13 +31,16 @@ class Layer(nn.Module):
         options = resolve_options(spec.kind, spec.options, width=width)
         self.mixer_norm = nn.RMSNorm(width, eps=model.norm_eps)
         self.mixer: SequenceMixer = build(spec.kind, options, width=width, depth=depth)
-        self.mlp_norm = nn.RMSNorm(width, eps=model.norm_eps)
         self.mlp = _channel_mixer(spec, width=width, depth=depth)
+        absent = isinstance(self.mlp, NoChannelMixer)
+        self.mlp_norm = None if absent else nn.RMSNorm(width, eps=model.norm_eps)
 
     def forward(self, x: Tensor, state: State | None, reset: Tensor | None) -> tuple[Tensor, State]:
         mixed, after = self.mixer(self.mixer_norm(x), state, reset=reset)
         x = x + mixed
-        return x + self.mlp(self.mlp_norm(x)), after
+        if self.mlp_norm is not None:
+            x = x + self.mlp(self.mlp_norm(x))
+        return x, after
 
 
 def train_layer(layer: Layer, x: Tensor, reset: Tensor | None) -> Tensor:
@@ -45,7 +48,11 @@ def train_layer(layer: Layer, x: Tensor, reset: Tensor | None) -> Tensor:
     return layer(x, None, reset)[0]
 
 
-def _channel_mixer(spec: LayerSpec, *, width: int, depth: int) -> SwiGLU | MixtureOfExperts:
+def _channel_mixer(
+    spec: LayerSpec, *, width: int, depth: int
+) -> SwiGLU | MixtureOfExperts | NoChannelMixer:
+    if spec.mlp_width == 0 and spec.experts is None:
+        return NoChannelMixer()
     if spec.experts is None:
         return SwiGLU(width, spec.mlp_width, depth=depth)
     experts = Experts(
@@ -146,7 +153,8 @@ class LanguageModel(nn.Module):
             declared["head.weight"] = normal
         for i, layer in enumerate(self.each_layer()):
             declared[f"layers.{i}.mixer_norm.weight"] = one
-            declared[f"layers.{i}.mlp_norm.weight"] = one
+            if layer.mlp_norm is not None:
+                declared[f"layers.{i}.mlp_norm.weight"] = one
             for part, module in (("mixer", layer.mixer), ("mlp", layer.mlp)):
                 for name, parameter in module.declared_parameters().items():
                     declared[f"layers.{i}.{part}.{name}"] = parameter

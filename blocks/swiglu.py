@@ -1,4 +1,4 @@
-"""SwiGLU, the channel mixer of every layer (arXiv 2002.05202)."""
+"""SwiGLU, the channel mixer of every layer (arXiv 2002.05202), and the lack of one."""
 
 import math
 
@@ -49,3 +49,15 @@ class SwiGLU(nn.Module):
             active_parameters=parameters,
             forward_flops_per_token=2 * parameters,
         )
+
+
+class NoChannelMixer(nn.Module):
+    """Stands where a layer is its sequence mixer alone, as in Mamba-2's published models."""
+
+    def declared_parameters(self) -> dict[str, Parameter]:
+        """There are none."""
+        return {}
+
+    def cost(self) -> ChannelCost:
+        """Nothing."""
+        return ChannelCost(parameters=0, active_parameters=0, forward_flops_per_token=0.0)
