@@ -1,0 +1,178 @@
+"""Scores of synthetic tasks: by hand, and the same whatever a row is computed with."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+import arch_search.tasks.synthetic as synthetic
+from arch_search.data.tokenizers.byte_level import BYTES
+from arch_search.model import IGNORED, LanguageModel, build_model
+from arch_search.spec import DataSpec, LayerSpec, ModelSpec
+from arch_search.synthetic.base import Examples
+from arch_search.synthetic.registry import generator, resolved_task
+from arch_search.synthetic.text import TextItem
+from arch_search.tasks.base import EvaluationContext
+from arch_search.tasks.registry import read_options, task
+from arch_search.tasks.synthetic import (
+    Scores,
+    balanced_accuracy,
+    cumulative_sequence_accuracy,
+    predict,
+)
+from arch_search.tasks.text import answers, score
+from blocks.registry import resolve_options
+
+
+def model_of(*kinds, vocabulary=6):
+    layers = tuple(
+        LayerSpec(kind=k, options=asdict(resolve_options(k, {}, width=16)), mlp_width=16)
+        for k in kinds
+    )
+    spec = ModelSpec(layers=layers, width=16, vocabulary=vocabulary, tie_embeddings=False)
+    return build_model(spec, seed=0)
+
+
+def context_for(name, length, **options):
+    data = DataSpec(
+        corpus="", tokenizer="", sequence_length=length, batch=8,
+        task=resolved_task({name: options}),
+    )  # fmt: skip
+    return EvaluationContext(
+        split=None,  # type: ignore[arg-type]
+        data=data,
+        sequence_length=length,
+        device=torch.device("cpu"),
+        precision="float32",
+    )
+
+
+def test_one_error_spoils_the_sequence_from_there_on():
+    asked = np.ones((2, 6), dtype=bool)
+    right = asked.copy()
+    right[0, 2] = False
+    assert cumulative_sequence_accuracy(right, asked).tolist() == [1, 1, 0.5, 0.5, 0.5, 0.5]
+    assert cumulative_sequence_accuracy(asked, asked).tolist() == [1] * 6
+
+
+def test_scores_by_hand():
+    targets = np.array([[0, 1, IGNORED, 1], [1, 0, IGNORED, IGNORED]])
+    said = np.array([[0, 1, 1, 0], [0, 0, 0, 0]])
+    items = Examples(tokens=np.zeros((2, 4), np.int64), targets=targets)
+    scores = Scores(items, said, generator("in_context_recall"))
+    found = scores.up_to(4)
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["last_accuracy"] == pytest.approx(1 / 2)
+    assert found["sequence_accuracy"] == 0
+    assert found["least_accuracy"] == 0  # at position 4, which half of the items ask
+    assert found["balanced_accuracy"] == pytest.approx((1 + 1 / 3) / 2)
+    assert scores.up_to(2)["sequence_accuracy"] == pytest.approx(1 / 2)
+    assert scores.by_position(4) == {
+        "length": [4, 4, 4],
+        "position": [1, 2, 4],
+        "items": [2, 2, 1],
+        "accuracy": [0.5, 1.0, 0.0],
+        "sequence_accuracy": [0.5, 0.5, 0.0],
+    }
+    assert scores.by_item(4)["first_error"] == [4, 1]
+
+
+def test_balanced_accuracy_counts_a_class_that_was_only_predicted_as_never_right():
+    """As the macro average of torchmetrics, by which MAD scores."""
+    assert balanced_accuracy(np.array([0, 0, 2]), np.array([0, 0, 1])) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("kind", ["m2rnn", "gated_deltanet", "gru", "attention"])
+def test_rows_and_pieces_do_not_change_an_answer(kind, monkeypatch):
+    """Long rows are read in pieces with carried state, and rows in groups of any size."""
+    model, context = model_of(kind, "mamba2"), context_for("state_tracking", 16)
+    tokens = np.random.default_rng(0).integers(6, size=(7, 50))
+    whole = predict(model, tokens, context)
+    assert len(np.unique(whole)) > 3
+    for limit, rows in ((16, 1), (16, 3), (1 << 14, 2)):
+        monkeypatch.setattr(synthetic, "TOKENS_PER_FORWARD", limit)
+        monkeypatch.setattr(synthetic, "MOST_ROWS", rows)
+        assert (predict(model, tokens, context) == whole).all()
+
+
+def test_what_stands_behind_an_item_changes_no_answer():
+    model, context = model_of("gru", "gated_deltanet"), context_for("state_tracking", 16)
+    tokens = np.random.default_rng(1).integers(6, size=(4, 20))
+    longer = np.concatenate([tokens, np.zeros((4, 9), np.int64)], axis=1)
+    assert (predict(model, longer, context)[:, :20] == predict(model, tokens, context)).all()
+
+
+class Oracle(LanguageModel):
+    """Not trained: computes the products of S3 by their table, and forgets after `memory` steps."""
+
+    def __init__(self, memory: int) -> None:
+        super().__init__(model_of("gru").spec)
+        self.memory = memory
+
+    def forward(self, tokens, states=None, *, reset=None):
+        from arch_search.synthetic.groups import group
+        from arch_search.synthetic.state_tracking import prefix_products
+
+        products = prefix_products(group("S3"), tokens.numpy())
+        products[:, self.memory :] = 0
+        return torch.eye(6)[torch.from_numpy(products)], []
+
+
+@pytest.mark.parametrize(("memory", "solved"), [(64, 1.0), (63, 0.0), (32, 0.0)])
+def test_a_model_that_knows_the_products_solves_the_task(memory, solved):
+    context = context_for("state_tracking", 16)
+    found = task("task")(Oracle(memory), context, read_options("task", {"items": 300}))
+    names = task("task").metric_names(read_options("task", {}))
+    assert set(found.metrics) <= set(names)
+    assert found.metrics["task/solved"] == solved
+    assert found.metrics["task/chance"] == pytest.approx(1 / 6)
+    assert found.metrics["task/accuracy_2x"] == 1
+    assert found.metrics["task/least_accuracy_2x"] == 1
+    if memory < 64:
+        assert found.metrics["task/last_accuracy_4x"] == pytest.approx(1 / 6, abs=0.07)
+        assert found.metrics["task/sequence_accuracy_4x"] < 0.25
+    by_position = found.tables["by_position"]
+    assert by_position["position"] == list(range(1, 65))
+    assert by_position["sequence_accuracy"][31] == 1
+
+
+def test_a_constant_answer_is_at_chance():
+    found = task("task")(Oracle(0), context_for("state_tracking", 16),
+                         read_options("task", {"items": 1000}))  # fmt: skip
+    assert found.metrics["task/accuracy_4x"] == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_another_task_than_the_one_trained_on_can_be_asked():
+    options = read_options(
+        "task", {"task": {"state_tracking": {"group": "S3", "moved": 2}}, "label": "swaps"}
+    )
+    found = task("task")(Oracle(1000), context_for("state_tracking", 8), options)
+    assert found.metrics["swaps/solved"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "strict", "contained"),
+    [
+        (" 12, 34;", 1, 1),
+        ("12, 34; 9", 1, 1),
+        (" 34, 12;", 0, 1),
+        (" 12, 99;", 0, 0.5),
+        ("", 0, 0),
+        ("1 2 3 4", 0, 0),
+    ],
+)
+def test_strict_and_containment_scores(text, strict, contained):
+    item = TextItem(prompt="?", said=" 12, 34;", answers=("12", "34"))
+    assert score(item, text) == (strict, contained)
+
+
+def test_answers_do_not_depend_on_the_batch_or_the_lengths_in_it():
+    model = model_of("gated_deltanet", "attention", vocabulary=257)
+    context = context_for("passkey", 32)
+    prompts = ["no no #12;no ?", "#7;?", "no #33;no no no ?", "no no #12;no ?"]
+    items = [TextItem(prompt=p, said=" 12", answers=("12",)) for p in prompts]
+    together = answers(model, items, BYTES, context, 4)
+    alone = [answers(model, [item], BYTES, context, 4)[0] for item in items]
+    assert together == alone
+    assert together[0] == together[3]
