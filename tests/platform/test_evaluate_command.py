@@ -1,0 +1,155 @@
+"""`arch-search evaluate`: one command on a finished run, and its checkpoint lost and had back."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import arch_search
+from arch_search.attempt import Attempt
+from arch_search.control import check_control
+from arch_search.files import read_json
+from arch_search.records import read_experiment
+from arch_search.storage import Root
+
+from .conftest import plan_for, run_one
+from .test_cli import run as run_command
+
+CHOICE = """
+task: weather
+dataset_path: json
+dataset_kwargs: {data_files: {test: weather.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: choices
+doc_to_target: label
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(prepared, tmp_path_factory):
+    """A root with one trained run of two, and lm-eval's task files beside it."""
+    base = tmp_path_factory.mktemp("evaluate")
+    root = Root(base / "root").make()
+    plan = plan_for(prepared)
+    (root.path / "data").symlink_to(prepared.path / "data")
+    root.experiment(plan.name).write_plan(plan)
+    run_one(root, plan, plan.runs[0])
+    tasks = base / "tasks"
+    tasks.mkdir()
+    (tasks / "weather.yaml").write_text(CHOICE)
+    rows = [{"question": f"Day {i}: is it wet?", "choices": [" yes", " no"], "label": i % 2}
+            for i in range(6)]  # fmt: skip
+    (tasks / "weather.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root, plan, tasks
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, trained):
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(trained[0].path))
+
+    def run(*arguments, code=0):
+        found, out, err = run_command(monkeypatch, capsys, "evaluate", *arguments)
+        assert found == code, err
+        return out if code == 0 else err
+
+    return run
+
+
+def test_one_command_evaluates_through_lm_eval_and_again_to_the_bit(command, trained):
+    root, plan, tasks = trained
+    name = f"{plan.name}/{plan.runs[0].arm}/0"
+    asked = ("--task", "lm_eval", "tasks=[weather]", f"include=[{tasks}]", "--json")
+    (first,) = json.loads(command(name, *asked))
+    assert 0 <= first["metrics"]["lm_eval/weather/acc"] <= 1
+    assert first["note"] == "done"
+    (kept,) = json.loads(command(plan.runs[0].hash[:8], *asked))
+    assert kept["note"] == "kept from before"
+    (again,) = json.loads(command(plan.name, *asked, "--again"))
+    assert again["note"] == "again: equal to before, to the bit"
+    files = sorted((root.run(plan.runs[0].hash).path / "evaluations").glob("*.json"))
+    made = [read_json(file) for file in files]
+    assert len(made) == 3
+    assert all(len(one["made"]["code"]) == 16 for one in made)
+    assert len({one["made"]["weights"] for one in made}) == 1
+    assert len({one["made"]["code"] for one in made}) == 2  # of lm_eval, and of language.py
+    frame = arch_search.results(plan.name, root=root.path)
+    assert frame["lm_eval/weather/acc"][0] == first["metrics"]["lm_eval/weather/acc"]
+    assert "lm_eval" in command(plan.name)
+
+
+def test_a_checkpoint_on_the_way_is_kept_apart(command, trained):
+    root, plan, _ = trained
+    run = root.run(plan.runs[0].hash)
+    option = ("--task", "{perplexity: {tokens_per_document: 64, documents: 3}}", "--json")
+    (middle,) = json.loads(command(run.hash, "--step", "20", *option))
+    (last,) = json.loads(command(run.hash, *option))
+    assert middle["model"].endswith("at step 20")
+    assert middle["metrics"] != last["metrics"]
+    folder = run.attempt(1).path / "checkpoints" / "00000020"
+    (by_folder,) = json.loads(command(folder, *option))
+    assert by_folder["note"] == "kept from before"
+    assert by_folder["metrics"] == middle["metrics"]
+    assert "at step 20" not in command(run.hash, "--json")
+
+
+def test_a_lost_last_checkpoint_is_had_back_with_equal_weights(command, trained):
+    root, plan, _ = trained
+    run = root.run(plan.runs[0].hash)
+    option = ("--task", "{perplexity: {tokens_per_document: 32, documents: 5}}")
+    before = run.latest_checkpoint()[2] / "model.safetensors"
+    weights = before.read_bytes()
+    flipped = bytearray(weights)
+    flipped[-5] ^= 4
+    before.write_bytes(flipped)
+    said = command(run.hash, *option, code=2)
+    assert "step, 25, is damaged (model.safetensors is not what was written)" in said
+    shutil.rmtree(before.parent)
+    said = command(run.hash, *option, code=2)
+    assert f"arch-search evaluate {run.hash} --retrain" in said
+    with pytest.raises(ValueError, match="--retrain; or leave the new evaluation out"):
+        run_one(root, plan_for(root, "evaluate=[newlines, perplexity]"), plan.runs[0])
+    assert "val/bits_per_byte" in command(run.hash, "--retrain", *option)
+    assert (run.latest_checkpoint()[2] / "model.safetensors").read_bytes() == weights
+    assert "equal to before, to the bit" in run.attempts()[-1].journal.read_text()
+
+
+def test_what_is_wrong_is_one_line(command, trained):
+    _, plan, _ = trained
+    for arguments, says in (
+        ((plan.name, "--task", "perplexty"), "did you mean 'perplexity'"),
+        ((plan.name, "--task", "perplexity", "windw=3"), "evaluate.perplexity.windw"),
+        ((plan.name, "--task", "perplexity", "window"), "expected KEY=VALUE"),
+        ((plan.name, "--task", "perplexity", "-t", "newlines", "window=3"), "exactly one --task"),
+        ((plan.name, "--task", "loss_by_position", "multiple=5000"), "use a smaller multiple"),
+        ((f"{plan.name}/baseline/7", "--task", "newlines"), "has no run 'baseline/7'"),
+        ((plan.name, "--task", "lm_eval"), "give tasks of lm-eval, or a suite: zero_shot"),
+        ((plan.name, "--task", "perplexity", "--device", "tpu9"), "--device tpu9"),
+    ):
+        assert says in command(*arguments, code=2), arguments
+
+
+def test_unequal_code_of_evaluations_is_said(trained):
+    root, plan, _ = trained
+    experiment = read_experiment(plan.name, root)
+    run = experiment.runs[0]
+    changed = [replace(e, made={**e.made, "code": "f" * 16}) for e in run.evaluations]
+    planned = replace(run.planned, seed=1)
+    other = replace(run, planned=planned, evaluations=tuple(changed))
+    warnings = check_control(experiment, [run, other]).warnings
+    assert any("Unequal code of evaluation perplexity between runs" in w for w in warnings)
+    assert not check_control(experiment, [run, replace(run, planned=planned)]).warnings
+
+
+def test_a_run_at_work_is_not_trained_again(command, trained):
+    root, plan, _ = trained
+    run = root.run(plan.runs[1].hash)
+    run.freeze(plan.runs[1].spec)
+    attempt = Attempt.claim(run, experiment=plan.name)
+    try:
+        assert "has not finished" in command(run.hash, "--retrain", code=2)
+    finally:
+        attempt.end("KILLED", "the test ends")
