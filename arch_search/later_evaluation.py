@@ -169,12 +169,11 @@ def _context(
 
 def _check(evaluations: Sequence[EvaluationSpec], context: EvaluationContext) -> None:
     for spec in evaluations:
-        found = task(spec.task)
-        if context.split is None and found.asks == "corpus":
+        found, options = task(spec.task), read_options(spec.task, spec.options)
+        if context.split is None and found.needs(options) == "corpus":
             raise UsageError(f"{spec.task} reads a corpus, and the run trained on a task")
         try:
             if context.split is not None:
-                options = read_options(spec.task, spec.options)
                 found.check(context.split, context.sequence_length, options)
         except ValueError as error:
             raise UsageError(str(error)) from None

@@ -138,7 +138,8 @@ def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:
         raise UsageError(f"data: {name}: {error}") from None
     known = ("task", "text") if isinstance(generator(name), TextTask) else ("task",)
     for evaluation in evaluations:
-        if task(evaluation.task).asks not in known:
+        options = read_options(evaluation.task, evaluation.options)
+        if task(evaluation.task).needs(options) not in known:
             raise UsageError(
                 f"evaluate: {evaluation.task} asks about text, and this experiment trains on the "
                 f"task {name}; evaluate [task], or train on a corpus"

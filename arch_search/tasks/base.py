@@ -63,6 +63,10 @@ class Task(ABC):
         """
         return self.metrics
 
+    def needs(self, options: Any) -> Literal["corpus", "task", "text"]:
+        """What a run must know for it with these options; see `asks`."""
+        return self.asks
+
     def check(  # noqa: B027 (most tasks have nothing to check)
         self, split: Split, sequence_length: int, options: Any
     ) -> None:

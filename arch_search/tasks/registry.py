@@ -11,6 +11,7 @@ from arch_search.experiment import nearest
 from arch_search.spec import STRICT, EvaluationSpec
 from arch_search.tasks.base import Task
 from arch_search.tasks.harness.task import LmEval
+from arch_search.tasks.knockout import Knockout
 from arch_search.tasks.language import LossByPosition, Perplexity
 from arch_search.tasks.newlines import Newlines
 from arch_search.tasks.synthetic import SyntheticEvaluation
@@ -21,6 +22,7 @@ TASKS: dict[str, Task] = {
     "loss_by_position": LossByPosition(),
     "newlines": Newlines(),
     "lm_eval": LmEval(),
+    "knockout": Knockout(),
     "task": SyntheticEvaluation(),
     "passkey": TextEvaluation("passkey", depths=10),
     "needles": TextEvaluation("needles"),
