@@ -11,7 +11,7 @@ from arch_search.documents import DocumentDifference, document_table
 from arch_search.records import Experiment, curves, table
 from arch_search.regressions import MetricEffect
 from arch_search.statistics.linear import Fit
-from dashboards import evidence, figures
+from dashboards import depth, evidence, figures
 from dashboards.rows import SPEED
 
 
@@ -68,6 +68,9 @@ def _of_the_runs(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
     if not positions.empty:
         length = experiment.baseline.data.sequence_length
         charts["positions"] = figures.loss_by_position(experiment, positions, length)
+    knocked_out = table(experiment, "knockout", later=True)
+    if not knocked_out.empty:
+        charts["knockout"] = depth.by_depth(experiment, knocked_out)
     speeds = pd.DataFrame(
         [{"arm": run.arm.name, "seed": run.planned.seed, "speed": run.metrics[SPEED]}
          for run in experiment.trained if SPEED in run.metrics]
@@ -120,6 +123,9 @@ CAPTIONS = {
     "positions": "Bits per byte at each position of long validation documents, to several times "
     "the training length. Line: mean over seeds. Band: lowest to highest seed. Both panels rest on "
     "the same documents, so what is common to all arms cancels on the right.",
+    "knockout": "What the metric changes by with one layer knocked out: its mixer removed, or its "
+    "state reset. Line: mean over seeds; dots: seeds. The models were not trained for it, and arms "
+    "may have other blocks at one depth.",
     "documents": "Dot: a document, larger for more bytes; mean over seeds, minus the baseline's. "
     "Black: over all documents, with a 95 % bootstrap interval over documents.",
     "tradeoffs": "Quality against what it costs; line: 95 % over the arm's own seeds. Speeds come "
