@@ -12,6 +12,7 @@ COMMANDS = {
     "compare": "arch_search.commands.compare:compare",
     "study": "arch_search.commands.study:study",
     "evaluate": "arch_search.commands.evaluate:evaluate",
+    "generate": "arch_search.commands.generate:generate",
     "results": "arch_search.commands.results:results",
     "import": "arch_search.commands.import_model:import_model",
     "rebuild": "arch_search.commands.rebuild:rebuild",

@@ -96,6 +96,27 @@ def test_a_checkpoint_on_the_way_is_kept_apart(command, trained):
     assert "at step 20" not in command(run.hash, "--json")
 
 
+def test_a_run_writes_text_that_depends_on_the_seed_alone(trained, monkeypatch, capsys):
+    root, plan, _ = trained
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
+
+    def write(*options, code=0):
+        asked = ("generate", plan.runs[0].hash, "--tokens", "24", "--json", *options)
+        found, out, err = run_command(monkeypatch, capsys, *asked)
+        assert found == code, err
+        return err if code else [(one["prompt"], one["text"]) for one in json.loads(out)]
+
+    drawn = ("--temperature", "1", "-p", "My fellow", "-p", "We")
+    first = write(*drawn)
+    assert [prompt for prompt, _ in first] == ["My fellow", "We"]
+    assert all(text for _, text in first)
+    assert write(*drawn) == first
+    assert write(*drawn, "--seed", "1") != first
+    assert write(*drawn[:4]) == first[:1]  # alone or beside another
+    assert write() == write()
+    assert "temperature -1" in write("--temperature", "-1", code=2)
+
+
 def test_a_lost_last_checkpoint_is_had_back_with_equal_weights(command, trained):
     root, plan, _ = trained
     run = root.run(plan.runs[0].hash)
