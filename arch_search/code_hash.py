@@ -15,7 +15,10 @@ OURS = ("arch_search", "blocks", "kernels")
 TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch_search.data")
 # Imported by training, but of no effect on weights: how runs are stored, timed and evaluated.
 # How data are prepared is known by the manifest's hash, which is in the specification.
-_STORED = ("attempt", "errors", "files", "journal", "lease", "metrics", "storage", "sweep_spec")
+_STORED = (
+    *("attempt", "errors", "files", "journal", "lease", "metrics", "starting", "storage"),
+    *("stored_model", "sweep_spec"),
+)
 _PREPARED = ("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place")
 _TASKS = "arch_search.tasks"
 WITHOUT_EFFECT = (

@@ -71,7 +71,8 @@ def _declared(experiment: Experiment) -> set[str]:
         if len(levels) == 1:
             continue
         factors = {axis for arm in experiment.plan.arms for axis in arm.factors}
-        if name in {axis.split(".")[-1] for axis in factors}:
+        named = {axis.split(".")[-1] for axis in factors}
+        if name in named or (name == "batch" and "sequence_length" in named):  # rows a step
             found.add(name)
         elif name != "manifest":  # follows from the corpus and the tokenizer
             undeclared[name] = levels

@@ -7,7 +7,7 @@ only exist under a replacement are nested under it: the baseline has none.
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arch_search.errors import UsageError
@@ -16,6 +16,7 @@ from arch_search.optimal import choose_cells
 from arch_search.positions import RANKINGS, rank_layers
 
 PLACES = ("count", "position", "at")
+LENGTH = "sequence_length"
 SALT = "init_salt"  # an axis like an option of the block, but one that has no effect
 
 
@@ -36,6 +37,7 @@ class Arm:
     is_baseline: bool = False
     is_control: bool = False
     init_salt: int = 0
+    length: int = 0  # tokens in a row; 0: as the file says
 
 
 def make_arms(
@@ -68,10 +70,23 @@ def make_arms(
         raise UsageError(
             "the experiment has no arm; give baseline: {}, arms.replace or arms.explicit"
         )
+    if arms.lengths:
+        made = [_at_length(arm, length) for arm in made for length in arms.lengths]
     names = [arm.name for arm in made]
     if twice := {name for name in names if names.count(name) > 1}:
         raise UsageError(f"arms: the name {sorted(twice)[0]!r} stands for two different arms")
     return tuple(made)
+
+
+def _at_length(arm: Arm, length: int) -> Arm:
+    """An arm trained on rows of another length; the first of a baseline stays the baseline."""
+    return replace(
+        arm,
+        name=f"{arm.name}-{LENGTH}={length}",
+        factors={**arm.factors, f"data.{LENGTH}": length},
+        is_baseline=False,
+        length=length,
+    )
 
 
 def _replacements(

@@ -90,7 +90,8 @@ class DataFile:
     reset: whether a document in a row sees nothing of the documents before it.
     vocabulary: given for a corpus that is not to be had here, so that it can be planned with.
     task: instead of a corpus, as {state_tracking: {group: S3}}.   items: how many of them there
-    are, seen again each epoch; 0: each is new.   curriculum: shorter rows first.
+    are, seen again each epoch; 0: each is new.   curriculum: shorter rows first; a
+    corpus's rows are cut into them.
     """
 
     corpus: str | dict[str, Any] | None = None
@@ -106,12 +107,18 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainFile:
-    """How long and how every arm is trained."""
+    """How long and how every arm is trained.
+
+    truncate: segments of so many tokens, within which gradients reach back, the state carried.
+    start: a finished run or an import whose weights every arm begins with.
+    """
 
     tokens: Count
     optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     precision: Literal["float32", "bfloat16"] = "float32"
+    truncate: Annotated[NonNegativeInt, BeforeValidator(parse_count)] = 0
+    start: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +131,8 @@ class ArmsFile:
     init_salt, which only redraws its start.   choose: take this many of all combinations.
     controls: {arm: cell} beside the combinations, over which no factor's contrast averages.
     explicit: {arm: {any part of the file it changes}}.   factors: the keys that they mean to
-    change, as in [data.sequence_length].
+    change, as in [data.sequence_length].   lengths: every arm once for each of these lengths of a
+    row, with as many rows that a step has as many tokens.
     """
 
     replace: str | None = None
@@ -138,6 +146,7 @@ class ArmsFile:
     controls: dict[str, dict[str, Any]] = field(default_factory=dict)
     explicit: dict[str, dict[str, Any]] = field(default_factory=dict)
     factors: tuple[str, ...] = ()
+    lengths: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,13 +4,14 @@ What a step learns from stays the same: the global batch, and the order of its t
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from arch_search.devices import autocast
 from arch_search.model import IGNORED, LanguageModel
+from arch_search.segments import losses_by_segment
 
 # Only CUDA has an error type of its own; these are what the CPU's allocators say.
 CPU_SAYS = ("DefaultCPUAllocator", "not enough memory", "std::bad_alloc", "Cannot allocate memory")
@@ -22,6 +23,8 @@ def accumulate_gradients(
     micro_batch: int,
     precision: str,
     resets: Tensor | None = None,
+    *,
+    truncate: int = 0,
 ) -> Tensor:
     """Gradients of the mean loss over a global batch, added up over its pieces.
 
@@ -30,6 +33,7 @@ def accumulate_gradients(
             task, its inputs and the targets, IGNORED where nothing is asked.
         micro_batch: sequences in one piece; 0 takes all at once.
         resets: (B, T) bool, where nothing before is seen; None: rows are seen whole.
+        truncate: gradients reach back within segments of so many tokens; 0: through the row.
     Returns:
         The mean loss in nats a target, a detached scalar on the device, without what routers add.
     """
@@ -40,13 +44,22 @@ def accumulate_gradients(
     for start in range(0, len(tokens), size):
         piece = slice(start, start + size)
         reset = None if resets is None else resets[piece]
-        with autocast(tokens.device, precision):
-            loss = model.loss(inputs[piece], targets[piece], reset=reset) / asked
-        routing = model.router_loss()
-        of_batch = len(inputs[piece])
-        (loss if routing is None else loss + routing * of_batch / len(tokens)).backward()
-        total += loss.detach()
+        of_batch = len(inputs[piece]) / len(tokens)
+        segments = losses_by_segment(model, inputs[piece], targets[piece], reset, truncate)
+        while (segment := _next(segments, tokens, precision)) is not None:
+            loss, share = segment[0] / asked, segment[1]
+            routing = model.router_loss()
+            (loss if routing is None else loss + routing * of_batch * share).backward()
+            total += loss.detach()
     return total
+
+
+def _next(
+    segments: Iterator[tuple[Tensor, float]], tokens: Tensor, precision: str
+) -> tuple[Tensor, float] | None:
+    """Compute the next segment: forward in the precision, while backward runs outside of it."""
+    with autocast(tokens.device, precision):
+        return next(segments, None)
 
 
 def inputs_and_targets(batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,6 +75,7 @@ def accumulate_within_memory(
     resets: Tensor | None = None,
     *,
     halved: Callable[[int], None],
+    truncate: int = 0,
 ) -> Tensor:
     """As `accumulate_gradients`; out of memory, again from the step's start with smaller pieces.
 
@@ -73,7 +87,9 @@ def accumulate_within_memory(
     size = micro_batch or len(tokens)
     while True:
         try:
-            return accumulate_gradients(model, tokens, size, precision, resets)
+            return accumulate_gradients(
+                model, tokens, size, precision, resets, truncate=truncate
+            )
         except (RuntimeError, MemoryError) as error:
             if size == 1 or not is_out_of_memory(error):
                 raise

@@ -101,6 +101,18 @@ class LanguageModel(nn.Module):
             x = self.train_layer(layer, x, reset)
         return linear_cross_entropy(self.norm(x), self.head_weight, targets)
 
+    def loss_and_states(
+        self,
+        tokens: Tensor,
+        targets: Tensor,
+        states: list[State] | None,
+        *,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, list[State]]:
+        """As `loss`, for a piece whose state is carried."""
+        features, after = self.features(tokens, states, reset=reset)
+        return linear_cross_entropy(features, self.head_weight, targets), after
+
     @property
     def head_weight(self) -> Tensor:
         """(U, D)."""
@@ -265,7 +277,7 @@ def branch_scales(model: LanguageModel, tokens: Tensor) -> dict[str, float]:
 
         handles.append(layer.mixer.register_forward_hook(record))
     try:
-        model(tokens)
+        model.features(tokens)
     finally:
         for handle in handles:
             handle.remove()

@@ -9,7 +9,7 @@ from arch_search.confounds.derived import derived_counts
 from arch_search.contrasts import declared_interactions
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
-from arch_search.experiment import ExperimentFile, nearest, validate
+from arch_search.experiment import DataFile, ExperimentFile, nearest, validate
 from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
@@ -22,6 +22,7 @@ from arch_search.spec import (
     TrainSpec,
     content_hash,
 )
+from arch_search.starting import resolve_start
 from arch_search.storage import Root
 
 
@@ -54,8 +55,13 @@ def resolve_arms(
     check_holds(file.hold, [*file.arms.vary, *file.arms.factors])
     for arm in made:
         changed = _with_changes(file, mapping, arm, where) if arm.changes else file
+        if arm.length:
+            changed = replace(changed, data=_at_length(changed.data, arm.length))
         found = find_data(changed.data, known, root.path)
         resolved = _arm_spec(arm, changed, found)
+        if changed.train.start:
+            start = resolve_start(root, changed.train.start, resolved.model, arm=arm.name)
+            resolved = replace(resolved, train=replace(resolved.train, start=start))
         check_data(resolved.data, found, evaluations)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
@@ -77,6 +83,17 @@ def resolve_arms(
         by_content[content] = len(arms)
         arms.append(resolved)
     return tuple(arms), tuple(notes)
+
+
+def _at_length(data: DataFile, length: int) -> DataFile:
+    """Rows of another length, as many that a step has as many tokens."""
+    tokens = data.sequence_length * data.batch
+    if tokens % length:
+        raise UsageError(
+            f"arms.lengths: data.batch x data.sequence_length = {tokens:,} tokens a step, which "
+            f"are no whole number of rows of {length}"
+        )
+    return replace(data, sequence_length=length, batch=tokens // length)
 
 
 def _with_changes(
@@ -179,6 +196,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
             optimiser=file.train.optimiser,
             schedule=file.train.schedule,
             precision=file.train.precision,
+            truncate=file.train.truncate,
         ),
         data=data,
     )

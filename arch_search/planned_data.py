@@ -9,6 +9,7 @@ from arch_search.data import Manifest, TrainingStream, open_split, prepare
 from arch_search.data.corpora import CORPORA
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile
+from arch_search.segments import check_curriculum
 from arch_search.spec import DataSpec, EvaluationSpec, Plan, content_hash
 from arch_search.synthetic.registry import generator, read_task, resolved_task
 from arch_search.synthetic.stream import TaskStream
@@ -111,9 +112,12 @@ def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[Evaluat
     if data.task is not None:
         _check_task(data, evaluations)
         return
-    if data.items or data.curriculum is not None:
-        key = "items" if data.items else "curriculum"
-        raise UsageError(f"data.{key} is for a synthetic task; a corpus has none")
+    if data.items:
+        raise UsageError("data.items is for a synthetic task; a corpus has none")
+    try:
+        check_curriculum(data)
+    except ValueError as error:
+        raise UsageError(f"data.{error}") from None
     if found.manifest is None:
         return
     length = data.sequence_length

@@ -131,12 +131,19 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainSpec:
-    """How long and how: what changes the weights."""
+    """How long and how: what changes the weights.
+
+    truncate: rows are gone through in segments of so many tokens with the state carried, and
+    gradients reach back within a segment only; 0: through the whole row.
+    start: the run (its hash) or import (its identity) whose weights training begins with.
+    """
 
     tokens: int
     optimiser: OptimiserSpec = field(default_factory=OptimiserSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     precision: Literal["float32", "bfloat16"] = "float32"
+    truncate: NonNegativeInt = 0
+    start: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,6 +188,13 @@ class ResourceSpec:
     stall_seconds: NonNegativeFloat = 1_800
 
 
+LATER = (
+    *(("data", "task", None), ("data", "items", 0), ("data", "curriculum", None)),
+    *(("train", "truncate", 0), ("train", "start", "")),
+)
+"""Keys that were not there at first, by part, with what they are where nobody uses them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
     """All that decides a run's weights. `code` is the hash of the source that it uses."""
@@ -196,9 +210,9 @@ class RunSpec:
     def hash(self) -> str:
         """Keys that came later count only where they are used: older runs keep their hash."""
         content = asdict(self)
-        for key, default in (("task", None), ("items", 0), ("curriculum", None)):
-            if content["data"][key] == default:
-                del content["data"][key]
+        for part, key, default in LATER:
+            if content[part][key] == default:
+                del content[part][key]
         return content_hash(content)
 
     @property

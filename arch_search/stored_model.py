@@ -67,7 +67,7 @@ def find_stored_model(root: Root, text: str, *, step: int | None = None) -> Stor
     """
     imported = root.path / IMPORTS / text
     if NAME.fullmatch(text) and (imported / MODEL).exists():
-        return _imported(imported, text)
+        return read_import(imported, text)
     if (Path(text) / WEIGHTS).exists():
         return _from_folder(Path(text).absolute(), text)
     from arch_search.commands.logs import find_run
@@ -88,7 +88,7 @@ def _of_run(run: RunFolder, text: str, step: int | None) -> StoredModel:
 
 def _from_folder(folder: Path, text: str) -> StoredModel:
     if (folder / MODEL).exists():
-        return _imported(folder, text)
+        return read_import(folder, text)
     run = folder.parents[3] if len(folder.parents) > 3 else folder
     if folder.name.isdigit() and (run / "spec.json").exists() and HASH.fullmatch(run.name):
         return _trained_here(RunFolder(run).spec(), run.name, folder, text, int(folder.name))
@@ -111,14 +111,15 @@ def _trained_here(spec: RunSpec, run_hash: str, folder: Path, text: str, step: i
     )
 
 
-def _imported(folder: Path, text: str) -> StoredModel:
+def read_import(folder: Path, text: str = "") -> StoredModel:
+    """An imported model's folder. Raises UsageError if it describes none."""
     try:
         spec = _SPEC.validate_json((folder / MODEL).read_bytes())
     except ValidationError as error:
         raise UsageError(f"{folder / MODEL} describes no model: {error.errors()[0]}") from None
     source = read_json(folder / SOURCE) or {}
     return StoredModel(
-        name=text,
+        name=text or folder.name,
         identity=source.get("identity", folder.name),
         spec=spec,
         folder=folder,
@@ -148,7 +149,7 @@ def keep_imported(
     text = json.dumps(asdict(model.spec), indent=1)
     identity = sha256(text.encode() + sha256(weights).digest()).hexdigest()[:16]
     if (folder / MODEL).exists():
-        found = _imported(folder, name)
+        found = read_import(folder, name)
         if found.identity != identity:
             raise UsageError(f"import {name!r} holds another model; give another name")
         return found
@@ -156,4 +157,4 @@ def keep_imported(
     write_atomic(folder / WEIGHTS, weights)
     write_atomic(folder / SOURCE, dump_json({**source, "identity": identity}))
     write_atomic(folder / MODEL, text)  # last: without it there is no import
-    return replace(_imported(folder, name), identity=identity)
+    return replace(read_import(folder, name), identity=identity)

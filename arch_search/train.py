@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arch_search.attempt import Attempt
-from arch_search.checkpoint import load_checkpoint, save_checkpoint
+from arch_search.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from arch_search.data import Manifest, TrainingStream, loader
 from arch_search.devices import device_for
 from arch_search.errors import Diverged, Stopped
@@ -30,7 +30,9 @@ from arch_search.optim import (
     make_optimiser,
     set_learning_rate,
 )
+from arch_search.segments import cut_rows, row_length
 from arch_search.spec import LogSpec, ResourceSpec, RunSpec
+from arch_search.starting import start_folder
 from arch_search.streams import Stream, held_out, open_hash, open_stream
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.validation import validate
@@ -133,6 +135,8 @@ def train(
         progress.forked = progress.step
         attempt.event(f"went on from step {progress.step} of a shorter run's trunk")
     else:
+        if spec.train.start:
+            load_weights(start_folder(attempt.run.path.parents[1], spec.train.start), model)
         progress.starts = parameter_hashes(model)
         progress.branch_scales = branch_scales(model, _inputs(stream.batch(0), device))
     if not progress.halved_at:
@@ -166,9 +170,12 @@ def train(
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         tokens = _tokens(batch, device)
         resets = _resets(stream, step, device) if spec.data.reset else None
+        rows, resets, parts = cut_rows(tokens, resets, row_length(spec.data, step))
         loss = accumulate_within_memory(
-            model, tokens, progress.micro_batch, spec.train.precision, resets, halved=halve
-        )
+            model, rows, progress.micro_batch * parts, spec.train.precision, resets,
+            halved=lambda size, parts=parts: halve(-(-size // parts)),
+            truncate=spec.train.truncate,
+        )  # fmt: skip
         norm = clip_gradients(model, spec.train.optimiser.gradient_clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)

@@ -57,6 +57,8 @@ def unequal_settings(
         if not any(cause in unequal for cause in FOLLOWS.get(name, ()))
     }
     declared = set(file.arms.factors)
+    if file.arms.lengths:  # a step has as many tokens whatever the length of its rows
+        declared |= {"data.sequence_length", "data.batch"}
     if tuned:
         unequal.pop(LEARNING_RATE, None)
     options = sum(1 for _ in _unequal_options(arms))

@@ -10,6 +10,7 @@ from arch_search.errors import UsageError
 from arch_search.experiment import nearest
 from arch_search.spec import STRICT, EvaluationSpec
 from arch_search.tasks.base import Task
+from arch_search.tasks.collapse import CollapseTask
 from arch_search.tasks.harness.task import LmEval
 from arch_search.tasks.knockout import Knockout
 from arch_search.tasks.language import LossByPosition, Perplexity
@@ -21,6 +22,7 @@ TASKS: dict[str, Task] = {
     "perplexity": Perplexity(),
     "loss_by_position": LossByPosition(),
     "newlines": Newlines(),
+    "collapse": CollapseTask(),
     "lm_eval": LmEval(),
     "knockout": Knockout(),
     "task": SyntheticEvaluation(),
