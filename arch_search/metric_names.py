@@ -1,6 +1,9 @@
 """Which way is better, and in which unit, by a metric's name."""
 
-_HIGHER = ("accuracy", "exact_match", "f1", "solved", "tokens_per_second", "recall")
+_HIGHER = (
+    *("acc", "exact_match", "f1", "solved", "tokens_per_second", "recall"),
+    *("contains", "score", "rouge", "bleu"),
+)
 _LOWER = ("loss", "bits_per_byte", "perplexity", "nats", "seconds", "gib", "bytes")
 _LABELS = {
     "bits_per_byte": "bits per byte",

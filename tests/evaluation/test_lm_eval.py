@@ -193,6 +193,8 @@ def test_what_is_wrong_is_said_before_anything_runs(evaluate, uniform, tmp_path)
         evaluate(uniform)
     with pytest.raises(UsageError, match=r"evaluate.lm_eval.data: no folder /nowhere"):
         evaluate(uniform, "pages", data="/nowhere")
+    with pytest.raises(UsageError, match="256 tokens are too few for RULER"):
+        evaluate(uniform, "ruler", lengths=(256, 4096))
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def local_data(
             return real(*_local(found, name), **options)
         if Path(path).is_dir() or download:
             return real(path, name, **options)
-        where = f"not in {folder}" if folder is not None else "no folder `data` is given"
+        where = f"not in {folder}" if folder is not None else "absent: no folder `data` is given"
         raise DataAbsent(f"data set {path} is {where}, and download is off")
 
     datasets.load_dataset = load

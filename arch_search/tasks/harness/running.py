@@ -119,10 +119,9 @@ def _rows(asked: str, results: Mapping[str, Any]) -> list[dict[str, Any]]:
             metric, _, kind = key.partition(",")
             if not kind or metric.endswith("_stderr") or not isinstance(value, int | float):
                 continue
-            if metric.isdigit():  # RULER names its scores by the prompt's length; -1: not asked
-                if value < 0:
-                    continue
-                metric = f"accuracy_at_{metric}"
+            if _is_unasked(metric, value):
+                continue
+            metric = _metric(metric)
             within = "" if task == asked else f"{task}/"
             suffix = "" if kind == "none" else f"_{kind}"
             rows.append(
@@ -160,7 +159,7 @@ def _items(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 {
                     "task": task,
                     "item": sample["doc_id"],
-                    "metric": metric,
+                    "metric": _metric(metric),
                     "value": found[0],
                     "weight": found[1],
                     "answer": answer,
@@ -168,8 +167,19 @@ def _items(results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 }
                 for metric in sample["metrics"]
                 if (found := _item_value(sample.get(metric))) is not None
+                and not _is_unasked(metric, found[0])
             ]
     return rows
+
+
+def _metric(name: str) -> str:
+    """RULER names its scores by the prompt's length."""
+    return f"accuracy_at_{name}" if name.isdigit() else name
+
+
+def _is_unasked(name: str, value: float) -> bool:
+    """RULER gives -1 for a length that it was not asked for."""
+    return name.isdigit() and value < 0
 
 
 def _item_value(given: object) -> tuple[float, float] | None:

@@ -19,6 +19,8 @@ from arch_search.model import LanguageModel
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 from arch_search.tasks.harness.suites import SUITES, expand, suite_means
 
+SHORTEST = 1_024  # tokens of a prompt that lm-eval's own generator of RULER can fill
+
 
 def _absolute(path: str) -> str:
     """Where it is from here: a worker may stand in another folder."""
@@ -74,6 +76,12 @@ class LmEval(Task):
         if find_spec("lm_eval") is None:
             raise UsageError(
                 "evaluate.lm_eval needs the package lm-eval; run: pip install 'arch-search[eval]'"
+            )
+        if options.lengths and min(options.lengths) < SHORTEST:
+            raise UsageError(
+                f"evaluate.lm_eval.lengths: {min(options.lengths)} tokens are too few for RULER's "
+                f"prompts, whose generator would never end; give {SHORTEST} or more, or evaluate "
+                "[needles], which has short forms"
             )
         for kind, folders in (("include", options.include), ("data", (options.data,))):
             for folder in folders:
