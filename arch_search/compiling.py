@@ -2,29 +2,12 @@
 
 import torch
 import torch._dynamo
-from torch import Tensor
 
-from arch_search.devices import autocast
-from arch_search.micro_batches import inputs_and_targets
 from arch_search.model import LanguageModel, train_layer
 from blocks.mixture import MixtureOfExperts
 from kernels.compiling import tell_compiler
 
 KINDS = 64  # layers that differ in kind or width, each compiled once; the compiler's default is 8
-
-
-@torch.no_grad()
-def settle_backends(
-    model: LanguageModel, tokens: Tensor, precision: str, resets: Tensor | None = None
-) -> None:
-    """Run each kernel once at the shapes of a micro-batch, so that every backend is chosen.
-
-    Raises:
-        BackendUnavailable: one that was asked for by name did not prove right here.
-    """
-    inputs, targets = inputs_and_targets(tokens)
-    with autocast(tokens.device, precision):
-        model.loss(inputs, targets, reset=resets)
 
 
 def compile_layers(model: LanguageModel) -> None:

@@ -203,9 +203,12 @@ def _circumstances(run: RunRecord) -> dict[str, Any]:
     environment = dict(_result(run)["environment"])
     backends = environment.pop("backends", {})
     versions = environment.pop("versions", {})
+    environment.pop("backend_reasons", None)  # said of the backends, which are compared
     named = {key.replace("_", " "): value for key, value in environment.items()}
     named |= {f"version of {package}": value for package, value in versions.items()}
     named |= {f"kernel backend of {kind}": value for kind, value in backends.items()}
+    tuned = _result(run).get("tuned_kernels", {})
+    named |= {f"tuned configuration of {kernel}": value for kernel, value in tuned.items()}
     for evaluation in run.evaluations:
         if "code" in evaluation.made:
             named[f"code of evaluation {evaluation.spec.task}"] = evaluation.made["code"]

@@ -16,7 +16,8 @@ from arch_search.storage import Root
 from arch_search.streams import held_out
 from arch_search.tasks.base import EvaluationContext
 from arch_search.train import result_of, train
-from kernels.backends import backends_used, forget_backends
+from arch_search.warm_up import compiles
+from kernels.backends import ask_for, backend_reasons, backends_used, forget_backends
 
 
 def execute(
@@ -36,6 +37,7 @@ def execute(
     """
     _check_code(spec)
     forget_backends()
+    ask_for(resources.backends)
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
     confine_memory(device, resources)
@@ -52,6 +54,9 @@ def execute(
         model = trained.model
         result = result_of(spec, trained, started)
         result["environment"] = describe_environment(device, _backends())
+        result["environment"]["backend_reasons"] = backend_reasons()
+        result["environment"]["compiled"] = compiles(resources, device)
+        result |= trained.kernels
         result["environment"]["micro_batch"] = trained.progress.micro_batch
         result["environment"]["earlier_attempts"] = earlier
         if 0 < resources.gpus < 1:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from arch_search.sweep_spec import SweepSpec
+from kernels.backends import check_names
 
 UnitShare = Annotated[float, Field(ge=0, le=1)]
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -176,6 +177,10 @@ class ResourceSpec:
 
     stall_seconds: a run that does no step for so long is ended and retried; 0: never. It must
     cover the longest step, the first one's compilation included.
+    backends: the one that each kernel must run on, by its name (kernels.backends.BACKENDS); others
+    take the fastest that proves right where the run is.
+    compile: whether torch.compile fuses what stands around the kernels; None: on a GPU.
+    tuned: the hash of tuned kernel configurations, as a result names them, to run with.
     packed: runs share GPUs, as many on each as their memory, measured beforehand, and the
     processors allow; `gpus` is then 1.
     """
@@ -186,6 +191,12 @@ class ResourceSpec:
     micro_batch: NonNegativeInt = 0  # sequences in one forward pass; 0: the whole batch
     loader_workers: NonNegativeInt = 0
     stall_seconds: NonNegativeFloat = 1_800
+    backends: dict[str, str] = field(default_factory=dict)
+    compile: bool | None = None
+    tuned: str = ""
+
+    def __post_init__(self) -> None:
+        check_names(self.backends)
 
 
 LATER = (

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from arch_search.data import Manifest, TrainingStream, loader
-from arch_search.devices import device_for
+from arch_search.devices import autocast, device_for
 from arch_search.errors import Diverged, Stopped
+from arch_search.feeding import AHEAD, feed, on_device
 from arch_search.metrics import PeakMemory, Stopwatch
 from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
 from arch_search.model import (
@@ -30,13 +30,14 @@ from arch_search.optim import (
     make_optimiser,
     set_learning_rate,
 )
-from arch_search.segments import cut_rows, row_length
+from arch_search.segments import cut_rows, first_segment, row_length
 from arch_search.spec import LogSpec, ResourceSpec, RunSpec
 from arch_search.starting import start_folder
 from arch_search.streams import Stream, held_out, open_hash, open_stream
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.validation import validate
 from arch_search.trunk import Trunk
+from arch_search.warm_up import warm_up
 
 
 @dataclass(slots=True)
@@ -95,6 +96,7 @@ class Trained:
 
     model: LanguageModel
     progress: Progress
+    kernels: dict[str, object]  # tuned configurations, on a GPU
 
 
 def train(
@@ -127,7 +129,8 @@ def train(
     model = build_model(spec.model, seed=spec.init_seed, device=device)
     optimiser = make_optimiser(model, model.declared_parameters(), spec.train.optimiser)
     progress = Progress()
-    trunk = Trunk(attempt.run.path.parents[1], spec) if log.keep_trunk else None
+    root = attempt.run.path.parents[1]
+    trunk = Trunk(root, spec) if log.keep_trunk else None
     if (found := attempt.latest_checkpoint()) is not None:
         progress = Progress(**load_checkpoint(found[1], model, optimiser))
     elif trunk is not None and (found := trunk.latest()) is not None:
@@ -138,9 +141,33 @@ def train(
         if spec.train.start:
             load_weights(start_folder(attempt.run.path.parents[1], spec.train.start), model)
         progress.starts = parameter_hashes(model)
-        progress.branch_scales = branch_scales(model, _inputs(stream.batch(0), device))
     if not progress.halved_at:
         progress.micro_batch = resources.micro_batch
+
+    def halve(size: int) -> None:
+        before, at = progress.micro_batch or spec.data.batch, progress.step + 1
+        progress.micro_batch = size
+        progress.halved_at.append(at)
+        attempt.event(
+            f"out of memory at step {at} with {before} sequences at once: goes on with {size}; "
+            "the batch and the order of its tokens stay"
+        )
+
+    starts = stream.resets if spec.data.reset and isinstance(stream, TrainingStream) else None
+    rows, resets, parts = cut_rows(
+        on_device(stream.batch(progress.step), device),
+        None if starts is None else on_device(starts(progress.step), device),
+        row_length(spec.data, progress.step),
+    )
+    rows, resets = first_segment(rows, resets, spec.train.truncate)
+    kernels = warm_up(
+        model, rows, progress.micro_batch * parts, spec.train.precision, resets,
+        resources=resources, kept=root / "tuned", halved=halve,
+    )  # fmt: skip
+    if progress.step == 0:
+        progress.branch_scales = _scales(model, stream, spec, progress.micro_batch, device)
+    if kernels.cache is not None:
+        attempt.event(f"kernels warm after {kernels.seconds:.1f} s")
     seen = open_hash(stream, progress.stream)
     watch, memory = Stopwatch(progress.seconds), PeakMemory(device, progress.peak_memory_gib)
     window = _Window(progress.step, watch.read(), device)
@@ -153,24 +180,15 @@ def train(
         progress.peak_memory_gib = memory.gib()
         keep(progress.step, lambda folder: save_checkpoint(folder, model, optimiser, progress))
 
-    def halve(size: int) -> None:
-        before, at = progress.micro_batch or spec.data.batch, progress.step + 1
-        progress.micro_batch = size
-        progress.halved_at.append(at)
-        attempt.event(
-            f"out of memory at step {at} with {before} sequences at once: goes on with {size}; "
-            "the batch and the order of its tokens stay"
-        )
-
-    for step, batch in loader(
+    batches = loader(
         stream, first_step=progress.step, last_step=spec.steps, workers=resources.loader_workers
-    ):
+    )
+    for fed in feed(batches, starts, device, ahead=AHEAD if device.type == "cuda" else 0):
+        step = fed.step
         torch.manual_seed(step_seed(spec.init_seed, step))  # for blocks that draw, as dropout does
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
-        tokens = _tokens(batch, device)
-        resets = _resets(stream, step, device) if spec.data.reset else None
-        rows, resets, parts = cut_rows(tokens, resets, row_length(spec.data, step))
+        rows, resets, parts = cut_rows(fed.tokens, fed.resets, row_length(spec.data, step))
         loss = accumulate_within_memory(
             model, rows, progress.micro_batch * parts, spec.train.precision, resets,
             halved=lambda size, parts=parts: halve(-(-size // parts)),
@@ -179,7 +197,7 @@ def train(
         norm = clip_gradients(model, spec.train.optimiser.gradient_clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        seen.update(step, batch)
+        seen.update(step, fed.batch)
         window.values["loss"].append(loss)
         window.values["gradient_norm"].append(norm)
         progress.step = done = step + 1
@@ -193,10 +211,13 @@ def train(
             attempt.log(done, values)
             attempt.stream(done, seen.tokens[:16])
             window = _Window(done, watch.read(), device)
+        due = done % log.checkpoint_every == 0 or last
+        validated = done % log.validate_every == 0 or last
+        if (due or validated) and device.type == "cuda":
+            torch.cuda.synchronize(device)  # what is queued is training, and in its time
         with watch.paused(), memory.paused():
-            if done % log.validate_every == 0 or last:
+            if validated:
                 attempt.log(done, validate(model, validation, log.validation_tokens))
-            due = done % log.checkpoint_every == 0 or last
             if due:
                 save()
             if trunk is not None and done == trunk.end:
@@ -208,29 +229,26 @@ def train(
                     save()
                 raise
 
-    return Trained(model=model, progress=progress)
+    if late := kernels.tuned_since():
+        attempt.event(f"tuned amid training, in the clock: {', '.join(late)}")
+    return Trained(model=model, progress=progress, kernels=kernels.record())
+
+
+def _scales(
+    model: LanguageModel, stream: Stream, spec: RunSpec, micro_batch: int, device: torch.device
+) -> dict[str, float]:
+    """Of the first batch; on a GPU of as much of it as fits, in the precision that is trained."""
+    tokens = inputs_and_targets(on_device(stream.batch(0), device))[0]
+    if device.type == "cuda":
+        tokens = tokens[: micro_batch or len(tokens)]
+    with autocast(device, spec.train.precision):
+        return branch_scales(model, tokens)
 
 
 def step_seed(init_seed: int, step: int) -> int:
     """The global generator's seed at a step (-1: while building): a resumed run draws alike."""
     text = f"{init_seed}/step/{step}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def _tokens(batch: np.ndarray, device: torch.device) -> Tensor:
-    tokens = torch.from_numpy(batch)
-    if device.type == "cuda":
-        return tokens.pin_memory().to(device, non_blocking=True)
-    return tokens
-
-
-def _inputs(batch: np.ndarray, device: torch.device) -> Tensor:
-    return inputs_and_targets(_tokens(batch, device))[0]
-
-
-def _resets(stream: Stream, step: int, device: torch.device) -> Tensor:
-    assert isinstance(stream, TrainingStream), "planning refuses resets in a task"
-    return torch.from_numpy(stream.resets(step)).to(device)
 
 
 def result_of(spec: RunSpec, trained: Trained, started: float) -> dict[str, Any]:

@@ -153,8 +153,10 @@ def recorded_environment(finished: Sequence[RunRecord]) -> tuple[tuple[str, str]
     rows: dict[str, Any] = dict(recorded[0])
     versions = rows.pop("versions", {})
     backends = {k: v for one in recorded for k, v in one.get("backends", {}).items()}
-    rows.pop("backends", None)
+    reasons = {k: v for one in recorded for k, v in one.get("backend_reasons", {}).items()}
+    rows = {k: v for k, v in rows.items() if k not in ("backends", "backend_reasons")}
     shown = {key.replace("_", " "): value for key, value in rows.items() if value not in ("", None)}
     shown["versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
     shown["kernels"] = ", ".join(f"{kind}: {backend}" for kind, backend in backends.items())
+    shown["kernels, why"] = "; ".join(f"{what}: {why}" for what, why in reasons.items())
     return tuple((key, str(value)) for key, value in shown.items() if value)
