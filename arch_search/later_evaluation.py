@@ -93,13 +93,15 @@ def evaluate_stored(
 ) -> Iterator[Outcome]:
     """Do the evaluations that were not done, or all of them `again`, and keep them.
 
+    Those for which data were absent are tried again, too.
+
     Raises:
         UsageError: the data do not suit an evaluation, or there are none.
     """
     folder = folder_of(root, model)
     step = _step(folder, model)
     before = {spec.hash: folder.evaluation(spec, step=step) for spec in evaluations}
-    missing = [spec for spec in evaluations if again or before[spec.hash] is None]
+    missing = [spec for spec in evaluations if again or not _is_whole(before[spec.hash])]
     if missing:
         context = _context(root, model, device, corpus, say)
         _check(missing, context)
@@ -118,6 +120,11 @@ def evaluate_stored(
         )
 
 
+def _is_whole(found: dict[str, Any] | None) -> bool:
+    """Whether an evaluation was done, and nothing that it asked for was absent."""
+    return found is not None and not found["tables"].get("lm_eval_absent", {}).get("task")
+
+
 def _step(folder: RunFolder, model: StoredModel) -> int | None:
     """The checkpoint's step, unless it is the end of a finished run, or no run's."""
     if model.run is None or model.step is None:
@@ -127,7 +134,7 @@ def _step(folder: RunFolder, model: StoredModel) -> int | None:
 
 
 def _note(before: dict[str, Any] | None, found: dict[str, Any], *, again: bool) -> str:
-    if before is None:
+    if before is None or (not again and not _is_whole(before)):
         return "done"
     if not again:
         return "kept from before"

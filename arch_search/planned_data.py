@@ -129,7 +129,8 @@ def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[Evaluat
             options = read_options(evaluation.task, evaluation.options)
             task(evaluation.task).check(open_split(found.manifest, "val"), length, options)
     except ValueError as error:
-        raise UsageError(f"data: {error}") from None
+        text = str(error)
+        raise UsageError(text if text.startswith("evaluate") else f"data: {text}") from None
 
 
 def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:

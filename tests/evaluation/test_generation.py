@@ -11,7 +11,7 @@ from arch_search.scoring import score_continuations
 from blocks.registry import BLOCKS
 
 CPU = torch.device("cpu")
-ROUNDING = 1e-5  # of a sum of float32 shares; unequal shapes are summed in another order
+ROUNDING = 1e-6  # of float32: sums of unequal shapes are taken in another order
 
 
 def prompts_of(count, seed=0):

@@ -9,6 +9,7 @@ import pytest
 import arch_search
 from arch_search.attempt import Attempt
 from arch_search.control import check_control
+from arch_search.errors import UsageError
 from arch_search.files import read_json
 from arch_search.records import read_experiment
 from arch_search.storage import Root
@@ -79,6 +80,20 @@ def test_one_command_evaluates_through_lm_eval_and_again_to_the_bit(command, tra
     frame = arch_search.results(plan.name, root=root.path)
     assert frame["lm_eval/weather/acc"][0] == first["metrics"]["lm_eval/weather/acc"]
     assert "lm_eval" in command(plan.name)
+
+
+def test_an_experiment_may_rest_on_a_task_of_lm_eval(trained, prepared):
+    _, _, tasks = trained
+    asked = f"{{lm_eval: {{tasks: [weather], include: [{tasks}], limit: 4}}}}"
+    plan = plan_for(prepared, f"evaluate=[{asked}]", "primary.metric=lm_eval/weather/acc")
+    assert plan.evaluations[0].options["include"] == (str(tasks),)
+    for change, says in (
+        (f"evaluate=[{asked}, {asked}]", "lm_eval and lm_eval both report 'lm_eval/weather/'"),
+        (f"evaluate=[{asked.replace('weather', 'wether')}]", "did you mean 'lm_eval/wether/'"),
+        (f"evaluate=[{asked.replace('limit', 'limt')}]", "evaluate.lm_eval.limt"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            plan_for(prepared, change, "primary.metric=lm_eval/weather/acc")
 
 
 def test_a_checkpoint_on_the_way_is_kept_apart(command, trained):

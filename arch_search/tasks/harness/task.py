@@ -101,11 +101,7 @@ class LmEval(Task):
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: LmEvalOptions
     ) -> Evaluation:
-        """Each task in turn. One whose data are absent is said once, and harms no other.
-
-        Raises:
-            UsageError: the data of every one of them are absent.
-        """
+        """Each task in turn. Those whose data are absent are said once, and harm no other."""
         from arch_search.tasks.harness.model import HarnessModel
         from arch_search.tasks.harness.running import Absent, run_task
 
@@ -124,9 +120,8 @@ class LmEval(Task):
         done = [one for one in found if not isinstance(one, Absent)]
         if absent:
             listed = "; ".join(f"{one.task} ({one.reason})" for one in absent)
-            if not done:
-                raise UsageError(f"lm_eval: nothing that was asked for can run here: {listed}")
-            context.say(f"lm_eval: left out, the rest is evaluated: {listed}")
+            rest = "the rest is evaluated" if done else "nothing is left to evaluate"
+            context.say(f"lm_eval: left out, {rest}: {listed}")
         metrics = {
             row["name"]: row["value"] for one in done for row in one.rows
             if math.isfinite(row["value"])
