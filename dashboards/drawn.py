@@ -11,7 +11,9 @@ from arch_search.documents import DocumentDifference, document_table
 from arch_search.records import Experiment, curves, table
 from arch_search.regressions import MetricEffect
 from arch_search.statistics.linear import Fit
-from dashboards import depth, evidence, figures
+from arch_search.storage import Root
+from arch_search.throughput.record import read_record
+from dashboards import depth, evidence, figures, throughput
 from dashboards.rows import SPEED
 
 
@@ -77,6 +79,9 @@ def _of_the_runs(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
     )  # fmt: skip
     if not speeds.empty:
         charts["throughput"] = figures.throughput(experiment, speeds)
+    lane = read_record(Root(experiment.folder.path.parents[1]), experiment.plan.name)
+    if lane is not None:
+        charts["lane"] = throughput.picture(lane)
     return charts
 
 
@@ -132,6 +137,8 @@ CAPTIONS = {
     "from a shared device and are not to be ranked.",
     "throughput": "Shared device: not to be ranked. One dot a seed, as measured while other runs "
     "went on.",
+    "lane": "Each arm on a device of its own, in turn with the others. Line behind a point: 95 % "
+    "bootstrap interval over rounds. A batch that ran out of memory has no point.",
     "residuals": "What is left of each run once arm and seed are taken out. Left: a funnel would "
     "mean unequal noise. Right: points off the line would mean noise that is not normal.",
 }

@@ -6,6 +6,8 @@ import pytest
 import torch
 import vl_convert
 
+from arch_search.records import read_experiment
+from arch_search.spec import ResourceSpec
 from arch_search.storage import Root
 from arch_search.throughput import contender
 from arch_search.throughput.contender import Contender
@@ -13,7 +15,9 @@ from arch_search.throughput.lane import failures, measure
 from arch_search.throughput.record import markdown, read_record, write_record
 from arch_search.throughput.settings import Cell, ThroughputSpec, cells_of
 from arch_search.throughput.timing import summarise, summarise_ratio
+from dashboards.report import make_report, write_report
 from dashboards.throughput import write_picture
+from tests.conftest import Planted, write_planted
 
 CPU = torch.device("cpu")
 
@@ -99,7 +103,7 @@ def test_arms_take_turns_and_the_first_turns_of_all_come_before_any_that_counts(
 
 
 def test_a_step_changes_the_weights_as_training_does(plan):
-    one = Contender(plan.arms[0], CPU)
+    one = Contender(plan.arms[0], CPU, resources=ResourceSpec())
     before = {name: p.detach().clone() for name, p in one.model.named_parameters()}
     one.turn(Cell(kind="train", batch=2, length=32), ThroughputSpec(rounds=2, steps=1))
     moved = [name for name, p in one.model.named_parameters() if not torch.equal(p, before[name])]
@@ -191,3 +195,14 @@ def test_a_picture_of_a_single_cell_can_be_drawn(record, tmp_path):
             {**record, "cells": cells, "rankable": False}, tmp_path / "one.svg"
         ).read_text()
     )
+
+
+def test_an_experiments_report_shows_what_the_lane_measured(record, tmp_path):
+    root = write_planted(Planted(root=tmp_path, seeds=2))
+    assert "lane" not in make_report(read_experiment("planted", root)).figures
+    write_record(root, {**record, "experiment": "planted"})
+    drawn = make_report(read_experiment("planted", root))
+    assert "turn by turn" in drawn.figures["lane"].svg
+    written = write_report(drawn, tmp_path / "report")
+    (page,) = (path for path in written if path.name == "report.html")
+    assert "a device of its own" in page.read_text()
