@@ -35,6 +35,7 @@ def measure_and_keep(
         arms,
         spec,
         device=device,
-        micro_batch=resources.micro_batch,
+        resources=resources,
+        tuned=root.path / "tuned",
         report=lambda record: write_record(root, record),
     )

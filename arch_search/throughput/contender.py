@@ -4,20 +4,20 @@ import gc
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-import torch._dynamo
 from torch import Tensor, nn
 
-from arch_search.compiling import compile_layers, settle_backends
 from arch_search.devices import autocast
 from arch_search.metrics import PeakMemory
 from arch_search.micro_batches import accumulate_gradients
 from arch_search.model import LanguageModel
 from arch_search.optim import clip_gradients, make_optimiser
-from arch_search.spec import ArmSpec
+from arch_search.spec import ArmSpec, ResourceSpec
 from arch_search.throughput.settings import Cell, ThroughputSpec
 from arch_search.throughput.timing import time_calls
+from arch_search.warm_up import compiles, warm_up
 from blocks.base import State
 from blocks.initialisation import Parameter, named_generator
 from kernels.backends import backends_used, forget_backends
@@ -44,15 +44,22 @@ class Contender:
     """
 
     def __init__(
-        self, arm: ArmSpec, device: torch.device, *, seed: int = 0, compiles: bool = True
+        self,
+        arm: ArmSpec,
+        device: torch.device,
+        *,
+        seed: int = 0,
+        resources: ResourceSpec,
+        tuned: Path | None = None,
     ) -> None:
         """Build the model with a start of the declared scale.
 
         Args:
-            compiles: on a GPU, train compiled layers, as training does.
+            resources: which backends and tuned configurations to use, and whether to compile.
+            tuned: the folder that `resources.tuned` is kept in.
         """
         self.arm, self.device = arm, device
-        self._compiles, self._is_compiled = compiles and device.type == "cuda", False
+        self._resources, self._tuned = resources, tuned or Path()
         self.backends: dict[str, str] = {}
         with torch.device(device):
             self.model = LanguageModel(arm.model)
@@ -60,7 +67,7 @@ class Contender:
         self._bytes = sum(p.nbytes for p in self.model.parameters())
         self._tokens = torch.Generator().manual_seed(seed)
         self._known: set[tuple[str, int, int]] = set()
-        self._settled: set[tuple[int, int]] = set()
+        self._warm: set[tuple[int, int]] = set()
 
     def turn(self, cell: Cell, spec: ThroughputSpec) -> Turn:
         """Run the cell's calls, timed behind untimed ones.
@@ -93,9 +100,9 @@ class Contender:
     def training_step(self, batch: int, length: int) -> Callable[[], None]:
         """A whole training step of the functions that `train` steps with, on tokens of its own."""
         arm = self.arm.train
-        if self._compiles and (batch, length) not in self._settled:
-            self._compile(self._batch(batch, length + 1))
-            self._settled.add((batch, length))
+        if (batch, length) not in self._warm:
+            self._warm_up(self._batch(batch, length + 1))
+            self._warm.add((batch, length))
         optimiser = make_optimiser(self.model, self.model.declared_parameters(), arm.optimiser)
 
         def step() -> None:
@@ -107,14 +114,21 @@ class Contender:
 
         return step
 
-    def _compile(self, tokens: Tensor) -> None:
-        """Choose the backends at these shapes, then let training run compiled layers."""
-        settle_backends(self.model, tokens, self.arm.train.precision)
-        if not self._is_compiled:
-            compile_layers(self.model)
-            self._is_compiled = True
-        torch._dynamo.config.recompile_limit = SHAPES
-        torch._dynamo.config.accumulated_recompile_limit = SHAPES
+    def _warm_up(self, tokens: Tensor) -> None:
+        """As a run does before its clock starts: backends chosen, kernels tuned and compiled."""
+        warm_up(
+            self.model,
+            tokens,
+            0,
+            self.arm.train.precision,
+            None,
+            resources=self._resources,
+            kept=self._tuned,
+            halved=_out_of_memory,
+        )
+        if compiles(self._resources, self.device):
+            torch._dynamo.config.recompile_limit = SHAPES
+            torch._dynamo.config.accumulated_recompile_limit = SHAPES
 
     def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
         step = self.training_step(cell.batch, cell.length)
@@ -161,6 +175,11 @@ class Contender:
 
     def _allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+
+def _out_of_memory(size: int) -> None:
+    """Where a run would go on with smaller pieces, this cell has no speed."""
+    raise torch.OutOfMemoryError(f"out of memory with more than {size} sequences at once")
 
 
 def cache_bytes(states: list[State]) -> int:

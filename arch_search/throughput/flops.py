@@ -38,10 +38,10 @@ def forward_flops(spec: ModelSpec, length: int) -> dict[str, float]:
     with torch.device("meta"):
         model = LanguageModel(spec)
     parts: dict[str, float] = {}
-    for layer, made in zip(spec.layers, model.layers, strict=True):
+    for layer, made in zip(spec.layers, model.each_layer(), strict=True):
         for part, flops in (
-            (layer.kind, made.mixer.cost(length).forward_flops_per_token),  # type: ignore[operator]
-            ("mlp", made.mlp.cost().forward_flops_per_token),  # type: ignore[operator]
+            (layer.kind, made.mixer.cost(length).forward_flops_per_token),
+            ("mlp", made.mlp.cost().forward_flops_per_token),
         ):
             parts[part] = parts.get(part, 0.0) + flops
     return {**parts, "head": 2.0 * spec.width * spec.vocabulary}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from arch_search.devices import device_model
 from arch_search.environment import describe_environment
 from arch_search.micro_batches import is_out_of_memory
-from arch_search.spec import ArmSpec
+from arch_search.spec import ArmSpec, ResourceSpec
 from arch_search.throughput.contender import Contender, Turn
 from arch_search.throughput.flops import (
     TRAINING,
@@ -25,7 +26,10 @@ from arch_search.throughput.flops import (
 from arch_search.throughput.record import OK, OUT_OF_MEMORY, Record
 from arch_search.throughput.settings import Cell, ThroughputSpec, cells_of
 from arch_search.throughput.timing import summarise, summarise_ratio
+from arch_search.warm_up import compiles
+from kernels.backends import ask_for
 
+SIMPLE = ResourceSpec()
 FOREIGN_BYTES = 2**30  # more of the device's memory than this, and somebody else computes there
 
 log = logging.getLogger(__name__)
@@ -49,22 +53,26 @@ def measure(
     spec: ThroughputSpec,
     *,
     device: torch.device,
-    micro_batch: int = 0,
+    resources: ResourceSpec = SIMPLE,
+    tuned: Path | None = None,
     report: Callable[[Record], object] = lambda record: None,
 ) -> Record:
     """Time every arm at every cell; a cell that fails for an arm says why and ends nothing.
 
     Args:
-        micro_batch: sequences in one forward pass of training; 0: the first arm's whole batch.
+        resources: `micro_batch` sequences make a training batch here (0: the first arm's whole
+            batch); backends, compilation and tuned configurations are as in training.
+        tuned: the folder that `resources.tuned` is kept in.
         report: told the record after each cell, so that little is lost if this process ends.
     Raises:
         ValueError: the settings do not fit the arms.
     """
+    ask_for(resources.backends)
     data = arms[0].data
-    batch = min(micro_batch or data.batch, data.batch)
+    batch = min(resources.micro_batch or data.batch, data.batch)
     cells = cells_of(spec, batch=batch, length=data.sequence_length)
-    record, begun = _begin(experiment, arms, spec, device), time.monotonic()
-    contenders = [Contender(arm, device, compiles=spec.compile) for arm in arms]
+    record, begun = _begin(experiment, arms, spec, device, resources), time.monotonic()
+    contenders = [Contender(arm, device, resources=resources, tuned=tuned) for arm in arms]
     for cell in cells:
         times = _take_turns(contenders, cell, spec)
         rows = [_row(one.arm, cell, times, arms[0].name, record["peak"]) for one in contenders]
@@ -91,7 +99,11 @@ def failures(record: Record) -> list[str]:
 
 
 def _begin(
-    experiment: str, arms: Sequence[ArmSpec], spec: ThroughputSpec, device: torch.device
+    experiment: str,
+    arms: Sequence[ArmSpec],
+    spec: ThroughputSpec,
+    device: torch.device,
+    resources: ResourceSpec,
 ) -> Record:
     precision, name = arms[0].train.precision, device_model(device)
     notes = []
@@ -111,6 +123,7 @@ def _begin(
         "device": name,
         "devices": 1,
         "precision": precision,
+        "compiled": compiles(resources, device),
         "baseline": arms[0].name,
         "peak": _peak(spec, device, name, precision),
         "settings": asdict(spec),

@@ -44,11 +44,12 @@ def _reserved(arm: ArmSpec, resources: ResourceSpec, device: torch.device) -> in
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_reserved(device)
     batch = min(resources.micro_batch or arm.data.batch, arm.data.batch)
-    step = Contender(arm, device).training_step(batch, arm.data.sequence_length)
+    one = Contender(arm, device, resources=resources)
+    step = one.training_step(batch, arm.data.sequence_length)
     for _ in range(STEPS):
         step()
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_reserved(device) - before
-    del step
+    del step, one
     gc.collect()
     return peak

@@ -19,7 +19,7 @@ from arch_search.spec import ArmSpec, ResourceSpec
 from arch_search.throughput.contender import Contender
 from arch_search.throughput.timing import summarise
 
-READY_SECONDS = 240.0
+READY_SECONDS = 600.0  # all of them compile at once, or wait for the one that does
 WARMUP = 5
 
 
@@ -115,9 +115,8 @@ def _serve(run: PackedRun, pipe: Connection) -> None:
     try:
         device = device_for(run.resources)
         confine_memory(device, run.resources)
-        step = Contender(run.arm, device, seed=run.seed).training_step(
-            run.batch, run.arm.data.sequence_length
-        )
+        one = Contender(run.arm, device, seed=run.seed, resources=run.resources)
+        step = one.training_step(run.batch, run.arm.data.sequence_length)
         _steps(step, WARMUP, device)
         reserved = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
         pipe.send({"device": device_model(device), "peak_memory_gib": reserved / 2**30})

@@ -51,9 +51,10 @@ def markdown(record: Record) -> str:
     """The record as tables: training at the file's own batch, then every other cell."""
     arms = record["arms"]
     first = next(iter(arms.values()), {})
+    compiled = ", compiled" if record["compiled"] else ""
     lines = [
         f"# Throughput of {record['experiment']}", "",
-        f"{record['device']}, {record['precision']}, {_versions(record)}. "
+        f"{record['device']}, {record['precision']}{compiled}, {_versions(record)}. "
         f"Whole training steps of {first.get('batch')} sequences of {first.get('length')} tokens; "
         "medians with 95 % bootstrap intervals over rounds in which the arms took turns. The ratio "
         f"is to {record['baseline']}, round by round. MFU: model FLOPs (forward and twice as many "

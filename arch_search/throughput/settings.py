@@ -22,7 +22,6 @@ class ThroughputSpec:
     batches: of the file's sequence length; None: powers of two down from the file's batch to 1.
     cells: further (batch, length) to train at.   prefill: (batch, length) to read at once.
     decode: (batch, length read before), `decode_tokens` one at a time behind it.
-    compile: whether layers are compiled on a GPU, as in training.
     peak_tflops: of the device; None: what its maker states, or measured where that is not known.
     """
 
@@ -36,7 +35,6 @@ class ThroughputSpec:
     prefill: tuple[Pair, ...] | None = None
     decode: tuple[Pair, ...] | None = None
     decode_tokens: PositiveInt = 16
-    compile: bool = True
     peak_tflops: PositiveFloat | None = None
 
 
