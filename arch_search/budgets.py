@@ -1,38 +1,43 @@
-"""The same runs read at equal FLOPs, and as token multipliers. Equal tokens stays the base.
+"""The same runs read at equal FLOPs or seconds, and as token multipliers. Equal tokens is the base.
 
 A run that is read before its end is not a shorter run: its learning rate had not come down yet, and
 it stands worse than a run planned for that length would. So arms that are cut short look worse than
 they are, and multipliers lie nearer to 1 than the truth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from arch_search.measured_speeds import Speeds
 from arch_search.records import Experiment, curve_metric, curves
 from arch_search.spec import ScheduleSpec
 from arch_search.statistics.blocked import BlockedModel, fit_blocked, linked_arms
 from arch_search.statistics.design import Array
 
 _FLOPS = "forward_flops_per_token"
-_EQUAL = 0.001  # a share; arms this close in FLOPs need no second reading
+_EQUAL = 0.001  # a share; arms this close in cost need no second reading
 _TRAINING = 3  # a backward pass counts as two forward ones
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EqualFlops:
-    """Every arm at the FLOPs that the cheapest one took in all.
+class Reading:
+    """Every arm at the cost that the cheapest one took in all.
 
+    unit: FLOPs or seconds.   metric: that of the curves which were read.
     shares: at which part of its run each arm is read.   model: every arm against the baseline.
+    source: where the cost comes from, in words.
     """
 
-    flops: float
+    unit: str
+    budget: float
     metric: str
     shares: dict[str, float]
     model: BlockedModel
+    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,37 +82,59 @@ class Curve:
         return float(np.exp(at[i - 1] + share * (at[i] - at[i - 1])))
 
 
-def equal_flops(experiment: Experiment) -> EqualFlops | None:
+def equal_flops(experiment: Experiment) -> Reading | None:
     """Read all runs where the cheapest arm ended. None: FLOPs are equal, or no curve was logged."""
-    metric, logged = _finished_curves(experiment)
     cost = {
         arm.name: _TRAINING * arm.counts[_FLOPS]
         for arm in experiment.plan.arms
-        if arm.counts.get(_FLOPS) and any(name == arm.name for name, _ in logged)
+        if arm.counts.get(_FLOPS)
     }
+    return _at_equal_cost(experiment, cost, "FLOPs", "counted, forward and backward")
+
+
+def equal_seconds(experiment: Experiment, speeds: Speeds) -> Reading | None:
+    """The same at equal seconds of training, by the throughput lane's speeds."""
+    cost = {arm: 1 / speed for arm, speed in speeds.tokens_per_second.items()}
+    source = f"{speeds.source}; each speed known to ±{100 * speeds.uncertain:.2g} %"
+    return _at_equal_cost(experiment, cost, "seconds", source)
+
+
+def _at_equal_cost(
+    experiment: Experiment, cost: Mapping[str, float], unit: str, source: str
+) -> Reading | None:
+    """Args:
+    cost: of a token, in each arm.
+    """
+    if not _differ(cost.values()):
+        return None
+    metric, logged = _finished_curves(experiment)
+    ends = {arm: float(curve.tokens[-1]) for (arm, _), curve in logged.items() if arm in cost}
     baseline = experiment.baseline.name
-    if baseline not in cost or len(cost) < 2:
+    totals = {arm: cost[arm] * end for arm, end in ends.items()}
+    if baseline not in totals or not _differ(totals.values()):
         return None
-    ends = {arm: float(curve.tokens[-1]) for (arm, _), curve in logged.items()}
-    totals = {arm: value * ends[arm] for arm, value in cost.items()}
     budget = min(totals.values())
-    if max(totals.values()) / budget - 1 < _EQUAL:
-        return None
     rows = [
         (arm, seed, curve.read_at(budget / cost[arm] * (1 - 1e-12)))
         for (arm, seed), curve in logged.items()
-        if arm in cost
+        if arm in totals
     ]
     table = pd.DataFrame(rows, columns=["arm", "seed", "value"]).dropna()
     if baseline not in set(table["arm"]):
         return None
     table = table.loc[table["arm"].isin(list(linked_arms(table, baseline)))]
-    return EqualFlops(
-        flops=budget,
+    return Reading(
+        unit=unit,
+        budget=budget,
         metric=metric,
         shares={arm: budget / total for arm, total in totals.items()},
         model=fit_blocked(table, baseline=baseline),
+        source=source,
     )
+
+
+def _differ(costs: Collection[float]) -> bool:
+    return len(costs) > 1 and max(costs) / min(costs) - 1 >= _EQUAL
 
 
 def token_multipliers(experiment: Experiment) -> tuple[TokenMultiplier, ...]:

@@ -2,13 +2,15 @@
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
+from arch_search.budgets import Reading
+from arch_search.cautions import plan_limits, plan_warnings
 from arch_search.control import Control, check_control
 from arch_search.errors import UsageError
 from arch_search.factorial import FactorTest, factor_sentences, factor_tests
@@ -30,6 +32,7 @@ from arch_search.outcomes import (
     rate_sentences,
     solved_rates,
 )
+from arch_search.readings import read_at_equal_cost, reading_sentences
 from arch_search.records import Experiment, read_experiment
 from arch_search.speeds import refuse_shared_speed
 from arch_search.statistics.binary import Rate
@@ -46,6 +49,9 @@ class Comparison:
 
     Two families stand apart: the declared contrasts, and every arm against the baseline. For a
     yes-or-no metric there is no linear model: `rates` holds what is known.
+
+    readings: the same runs at equal FLOPs and equal seconds, where arms differ in them;
+    no_seconds: why there is none of the latter.   cautions: the plan's warnings, and its limits.
     """
 
     name: str
@@ -64,6 +70,9 @@ class Comparison:
     noisiest: NoisiestArm | None = None
     rates: tuple[Rate, ...] = ()
     failures: tuple[Rate, ...] = ()  # empty if no run failed
+    readings: tuple[Reading, ...] = ()
+    no_seconds: str = ""
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +116,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     judge = partial(verdict, better=direction(metric), margin=found.margin, share=share)
     outcomes = _outcomes(experiment, metric, table, found, judge)
     rates = solved_rates(experiment, metric, table) if yes_or_no else ()
-    failures = failure_rates(experiment, metric)
+    readings, no_seconds = read_at_equal_cost(experiment)
     if yes_or_no:
         outcomes = tuple(replace(o, verdict="") for o in outcomes)
         said = rate_sentences(rates, metric.rsplit("/", 1)[-1])
@@ -117,6 +126,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
             *sentences(outcomes, found.model, found.permutation, baseline, found.margin, share),
             *factor_sentences(found.factors),
             *noise_sentences(found.noisiest, table, baseline, len(outcomes) - 1),
+            *(_read_otherwise(experiment, outcomes, readings) if direction(metric) < 0 else ()),
         )
     return Comparison(
         name=experiment.plan.name,
@@ -134,7 +144,10 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         factors=found.factors,
         noisiest=found.noisiest,
         rates=rates,
-        failures=failures,
+        failures=failure_rates(experiment, metric),
+        readings=readings,
+        no_seconds=no_seconds,
+        cautions=(*plan_warnings(experiment.plan), *plan_limits(experiment.plan)),
     )
 
 
@@ -213,6 +226,13 @@ def _analyse(experiment: Experiment, table: pd.DataFrame, share: float | None) -
         noisiest=noisiest_arm(fit),
         margin=margin,
     )
+
+
+def _read_otherwise(
+    experiment: Experiment, outcomes: tuple[ArmOutcome, ...], readings: tuple[Reading, ...]
+) -> Iterator[str]:
+    schedules = [arm.train.schedule for arm in experiment.plan.arms]
+    return reading_sentences(outcomes, readings, schedules)
 
 
 def _permuted(

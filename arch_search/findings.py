@@ -7,6 +7,7 @@ from arch_search.spec import ContrastSpec
 from arch_search.statistics.blocked import BlockedModel
 from arch_search.statistics.linear import Estimate, Family, Fit, estimate
 from arch_search.statistics.permutation import PermutationCheck
+from arch_search.wording import signed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,8 +130,8 @@ def contrast_sentences(outcomes: Sequence[ContrastOutcome]) -> Iterator[str]:
     for outcome in outcomes:
         if outcome.low is not None and outcome.high is not None and outcome.low * outcome.high > 0:
             yield (
-                f"{outcome.name} ({outcome.text}): {outcome.verdict}, {_signed(outcome.value)} "
-                f"[{_signed(outcome.low)}, {_signed(outcome.high)}]."
+                f"{outcome.name} ({outcome.text}): {outcome.verdict}, {signed(outcome.value)} "
+                f"[{signed(outcome.low)}, {signed(outcome.high)}]."
             )
     same = [o.name for o in outcomes if o.verdict.startswith("equivalent")]
     if same:
@@ -183,7 +184,7 @@ def _resolution(
     for word in ("better", "worse", "higher", "lower"):
         seen = [o for o in outcomes if o.verdict.split(",")[0] == word]
         if seen:
-            listed = ", ".join(f"{o.arm} ({_signed(o.difference)})" for o in seen)
+            listed = ", ".join(f"{o.arm} ({signed(o.difference)})" for o in seen)
             yield f"{word.capitalize()} than the baseline: {listed}."
     equivalent = [o.arm for o in outcomes if o.verdict.startswith("equivalent")]
     if equivalent:
@@ -198,11 +199,10 @@ def _resolution(
     visible = [o.resolvable for o in outcomes if o.resolvable is not None]
     if visible:
         base = next(mean.mean for mean in model.means if mean.arm == model.baseline)
-        relative = f" ({100 * max(visible) / abs(base):.2g} % of the baseline)" if base else ""
         yield (
             f"With {model.df} degrees of freedom and a noise of {model.residual_sd:.2g} a run "
             "once seeds are blocks, this design finds a true difference of "
-            f"{max(visible):.2g}{relative} four times in five."
+            f"{_sizes(visible, abs(base))} four times in five."
         )
         if open_ and margin is not None and share is not None and max(visible) > margin:
             yield (
@@ -220,9 +220,13 @@ def _resolution(
         )
 
 
-def _signed(value: float | None) -> str:
-    """Three digits with a true minus sign."""
-    return "–" if value is None else f"{value:+.3g}".replace("-", "−")
+def _sizes(found: Sequence[float], base: float) -> str:
+    """'0.016 to 0.023 (0.36 to 0.51 % of the baseline)', or one number where they hardly differ."""
+    ends = [max(found)] if max(found) < 1.1 * min(found) else [min(found), max(found)]
+    sizes = " to ".join(f"{end:.2g}" for end in ends)
+    if not base:
+        return sizes
+    return f"{sizes} ({' to '.join(f'{100 * end / base:.2g}' for end in ends)} % of the baseline)"
 
 
 def _found(outcome: ArmOutcome) -> bool:

@@ -44,3 +44,8 @@ def shown_value(value: Any) -> str:
 def percent(share: float) -> str:
     """A signed share: +1.2 %, with a true minus sign."""
     return f"{100 * share:+.2g} %".replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    """Three digits with a sign, a true minus; a dash for what is not known."""
+    return "–" if value is None else f"{value:+.3g}".replace("-", "−")

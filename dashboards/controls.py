@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from arch_search.budgets import EqualFlops, TokenMultiplier, schedule_sentence
+from arch_search.budgets import TokenMultiplier, schedule_sentence
+from arch_search.cautions import as_sentence
 from arch_search.compare import Comparison
 from arch_search.documents import FEW, REACH, DocumentDifference
 from arch_search.metric_names import label
 from arch_search.records import Experiment, RunRecord, curve_metric, curves
-from arch_search.spec import Plan
 from arch_search.starts import branch_sentences
 
 NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
@@ -51,15 +51,6 @@ def _planned(experiment: Experiment, finished: Sequence[RunRecord]) -> str:
     return f"{said}; {reused} runs of equal content hash had ended before and were reused."
 
 
-def plan_warnings(plan: Plan) -> list[str]:
-    """What the plan warned of before anything ran."""
-    return [
-        f"The plan warned: {finding.text.removesuffix('.')}."
-        for finding in plan.findings
-        if finding.level == "warning"
-    ]
-
-
 def residues(experiment: Experiment) -> list[str]:
     """Counts in which arms differ from the baseline without being a factor, with their size."""
     base, found = experiment.baseline, []
@@ -84,8 +75,7 @@ def residues(experiment: Experiment) -> list[str]:
 def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     """What a reader should keep in mind: the planner's notes and findings, tuning, warnings."""
     plan = experiment.plan
-    limits = [_sentence(f.text) for f in plan.findings if f.level == "limit"]
-    held = [_sentence(f.text) for f in plan.findings if f.level == "residue"]
+    held = [as_sentence(one) for one in plan.findings if one.level == "residue"]
     tuned = [
         f"Learning rate of {one.level}: {one.learning_rate:g}, the best of "
         f"{', '.join(one.means)} in {one.experiment} ({one.metric}, seeds of its own)."
@@ -93,8 +83,7 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     ]
     return (
         *plan.notes,
-        *plan_warnings(plan),
-        *limits,
+        *comparison.cautions,
         *(held or residues(experiment)),
         *tuned,
         *branch_sentences(experiment),
@@ -102,29 +91,27 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     )
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
-
-
 def reach_words(
     experiment: Experiment,
-    flops: EqualFlops | None,
+    comparison: Comparison,
     multipliers: Sequence[TokenMultiplier],
     documents: Sequence[DocumentDifference],
 ) -> tuple[str, ...]:
     """How far the evidence of other budgets and of documents reaches."""
     said, logged = [], curves(experiment)
-    if flops is None:
+    if not any(reading.unit == "FLOPs" for reading in comparison.readings):
         curve = f" Curves are of {label(curve_metric(logged))}." if len(logged) else ""
         said.append(
             f"Equal FLOPs: all arms took the same, or no curve was logged to read them by.{curve}"
         )
-    else:
+    for reading in comparison.readings:
         said.append(
-            f"Equal FLOPs: every arm at {flops.flops:.3g} training FLOPs, read off "
-            f"{label(flops.metric)} as logged while training."
+            f"Equal {reading.unit}: every arm at {reading.budget:.3g} {reading.unit} of training "
+            f"({reading.source}), read off {label(reading.metric)} as logged while training."
         )
-    if multipliers or flops:
+    if comparison.no_seconds:
+        said.append(f"Equal seconds is not shown: {comparison.no_seconds}.")
+    if multipliers and not comparison.readings:  # else it stands among what was found
         said.append(schedule_sentence([arm.train.schedule for arm in experiment.plan.arms]))
     if multipliers:
         said.append(
@@ -132,10 +119,6 @@ def reach_words(
             "far (over 1 is in the arm's favour), read off the same curve; mean and 95 % interval "
             "over seeds, arm by arm."
         )
-    said.append(
-        "Equal seconds is not shown: it needs speeds measured with the device to itself, and these "
-        "runs shared theirs."
-    )
     if documents:
         few = documents[0].documents < FEW
         said.append(REACH)

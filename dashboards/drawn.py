@@ -8,6 +8,7 @@ import pandas as pd
 
 from arch_search.compare import Comparison, linked_fit, metric_table
 from arch_search.documents import DocumentDifference, document_table
+from arch_search.measured_speeds import Speeds
 from arch_search.records import Experiment, curves, table
 from arch_search.regressions import MetricEffect
 from arch_search.statistics.linear import Fit
@@ -29,6 +30,7 @@ class Figure:
 def draw_all(
     experiment: Experiment,
     comparison: Comparison,
+    speeds: Speeds | None,
     effects: tuple[MetricEffect, ...],
     documents: tuple[DocumentDifference, ...],
 ) -> list[Figure]:
@@ -44,7 +46,7 @@ def draw_all(
     if documents:
         each = document_table(experiment)
         charts["documents"] = evidence.documents(experiment, each, documents)
-    costs = _costs(experiment)
+    costs = _costs(experiment, speeds)
     if not costs.empty and not comparison.rates:
         charts["tradeoffs"] = evidence.tradeoffs(experiment, comparison, costs)
     return [_draw(name, chart) for name, chart in charts.items() if chart is not None]
@@ -85,10 +87,13 @@ def _of_the_runs(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
     return charts
 
 
-def _costs(experiment: Experiment) -> pd.DataFrame:
+def _costs(experiment: Experiment, speeds: Speeds | None) -> pd.DataFrame:
     """Columns arm, cost, amount; a cost in which no arm differs is left out.
 
     Empty if no counted cost differs: a shared device's speeds alone would be read as a ranking.
+
+    Args:
+        speeds: the throughput lane's, which stand before those of training runs.
     """
     names = {"state_elements": "state elements", "forward_flops_per_token": "forward FLOPs a token",
              "parameters": "parameters"}  # fmt: skip
@@ -99,9 +104,11 @@ def _costs(experiment: Experiment) -> pd.DataFrame:
         if count in arm.counts
     ]
     for arm in experiment.plan.arms:
-        speeds = [r.metrics[SPEED] for r in experiment.of_arm(arm.name) if SPEED in r.metrics]
-        if speeds:
-            median = float(pd.Series(speeds).median())
+        shared = [r.metrics[SPEED] for r in experiment.of_arm(arm.name) if SPEED in r.metrics]
+        if speeds is not None:
+            rows.append((arm.name, "tokens a second", speeds.tokens_per_second[arm.name]))
+        elif shared:
+            median = float(pd.Series(shared).median())
             rows.append((arm.name, "tokens a second (shared device)", median))
     costs = pd.DataFrame(rows, columns=["arm", "cost", "amount"])
     levels = {name: set(costs.loc[costs["cost"] == name, "amount"]) for name in costs["cost"]}
@@ -133,8 +140,8 @@ CAPTIONS = {
     "may have other blocks at one depth.",
     "documents": "Dot: a document, larger for more bytes; mean over seeds, minus the baseline's. "
     "Black: over all documents, with a 95 % bootstrap interval over documents.",
-    "tradeoffs": "Quality against what it costs; line: 95 % over the arm's own seeds. Speeds come "
-    "from a shared device and are not to be ranked.",
+    "tradeoffs": "Quality against what it costs; line: 95 % over the arm's own seeds. Speeds said "
+    "to be of a shared device are not to be ranked.",
     "throughput": "Shared device: not to be ranked. One dot a seed, as measured while other runs "
     "went on.",
     "lane": "Each arm on a device of its own, in turn with the others. Line behind a point: 95 % "

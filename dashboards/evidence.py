@@ -40,7 +40,9 @@ def contrasts(comparison: Comparison) -> alt.TopLevelMixin | None:
     base = alt.Chart(rows)
     return alt.layer(
         base.mark_bar(color=SHADE, height=24).encode(
-            x=alt.X("least:Q", title=title, scale=x), x2="most:Q", y=y
+            x=alt.X("least:Q", title=title, scale=x, axis=alt.Axis(tickCount=6)),
+            x2="most:Q",
+            y=y,
         ),
         _zero("x"),
         base.mark_rule(strokeWidth=2.5, color=INK).encode(x="low:Q", x2="high:Q", y=y),
@@ -174,7 +176,6 @@ def tradeoffs(
     )  # fmt: skip
     joined = costs.merge(means, on="arm")
     names = list(dict.fromkeys(joined["cost"]))
-    width = (WIDTH - 60 * len(names) - 60) // max(len(names), 2)
     panels = []
     for i, name in enumerate(names):
         base = alt.Chart(joined.loc[joined["cost"] == name]).encode(
@@ -186,15 +187,15 @@ def tradeoffs(
             ),
             color=arm_colour(experiment, legend=True, symbol="circle"),
         )
-        title = label(comparison.metric) if i == 0 else None
+        title = label(comparison.metric) if i % 2 == 0 else None
         y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False, padding=12))
         panels.append(
             alt.layer(
                 base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
                 base.mark_point(size=80, filled=True, opacity=1).encode(y=y),
-            ).properties(width=width, height=240)
+            ).properties(width=(WIDTH - 180) // 2, height=240)
         )
-    return alt.hconcat(*panels, spacing=30)
+    return alt.concat(*panels, columns=2, spacing=30)
 
 
 def documents(

@@ -74,7 +74,9 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
     scale = alt.Scale(zero=True, nice=False, padding=14)
     layers: list[alt.Chart] = [
         base.mark_bar(color=SHADE, height=30).encode(
-            x=alt.X("least:Q", title=title, scale=scale), x2="most:Q", y=y
+            x=alt.X("least:Q", title=title, scale=scale, axis=alt.Axis(tickCount=8)),
+            x2="most:Q",
+            y=y,
         ),
         alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(x="at:Q"),
     ]

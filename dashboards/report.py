@@ -7,9 +7,10 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from arch_search.budgets import equal_flops, token_multipliers
+from arch_search.budgets import token_multipliers
 from arch_search.compare import Comparison, compare_experiment
 from arch_search.documents import document_differences
+from arch_search.measured_speeds import read_speeds
 from arch_search.metric_names import label
 from arch_search.records import Experiment, read_experiment, seconds
 from arch_search.regressions import metric_effects, regression_sentences
@@ -42,6 +43,7 @@ class Report:
     created: str
     counts: str
     found: tuple[str, ...]
+    speed_of: str
     rows: tuple[ArmRow, ...]
     contrasts: tuple[ContrastRow, ...]
     rates: tuple[RateRow, ...]
@@ -67,7 +69,7 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
     plan, finished = experiment.plan, experiment.trained
     effects = metric_effects(experiment)
     documents = document_differences(experiment)
-    flops, multipliers = equal_flops(experiment), token_multipliers(experiment)
+    multipliers, (speeds, _) = token_multipliers(experiment), read_speeds(experiment)
     total = sum(seconds(run) or 0 for run in finished)
     return Report(
         comparison=comparison,
@@ -76,15 +78,16 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
         counts=f"{len(plan.arms)} arms, {len(finished)} of {len(experiment.runs)} runs "
         f"finished, {_duration(total)} of training and evaluation",
         found=(*comparison.sentences, *regression_sentences(effects, comparison.metric)),
-        rows=tuple(arm_row(experiment, outcome) for outcome in comparison.arms),
+        speed_of=speeds.source if speeds else "shared device: not to be ranked",
+        rows=tuple(arm_row(experiment, outcome, speeds) for outcome in comparison.arms),
         contrasts=contrast_rows(experiment, comparison),
         rates=rate_rows(comparison.rates),
         failures=rate_rows(comparison.failures),
-        reach=reach_rows(experiment, flops, multipliers, documents),
-        reach_words=reach_words(experiment, flops, multipliers, documents),
+        reach=reach_rows(experiment, comparison.readings, multipliers, documents),
+        reach_words=reach_words(experiment, comparison, multipliers, documents),
         published=published_rows(experiment),
         published_source=plan.published.source if plan.published else "",
-        figures={f.name: f for f in draw_all(experiment, comparison, effects, documents)},
+        figures={f.name: f for f in draw_all(experiment, comparison, speeds, effects, documents)},
         controlled=how_controlled(experiment, comparison, finished),
         notes=notes(experiment, comparison),
         environment=recorded_environment(finished),

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from arch_search.budgets import EqualFlops, TokenMultiplier
+from arch_search.budgets import Reading, TokenMultiplier
 from arch_search.commands.compare import count_text, interval, number, p_value
 from arch_search.compare import Comparison
 from arch_search.documents import DocumentDifference
 from arch_search.findings import ArmOutcome
+from arch_search.measured_speeds import Speeds
 from arch_search.metric_names import label
 from arch_search.records import Experiment, seconds
 from arch_search.statistics.binary import Rate
@@ -62,8 +63,8 @@ class ReachRow:
     """What other budgets and the documents say of an arm."""
 
     arm: str
-    flops_share: str
     at_equal_flops: str
+    at_equal_seconds: str
     multiplier: str
     documents: str
     better_on: str
@@ -90,7 +91,8 @@ class PublishedRow:
     ours: str
 
 
-def arm_row(experiment: Experiment, outcome: ArmOutcome) -> ArmRow:
+def arm_row(experiment: Experiment, outcome: ArmOutcome, speeds: Speeds | None) -> ArmRow:
+    """An arm's line; its speed is the throughput lane's where there is one."""
     arm = next(arm for arm in experiment.plan.arms if arm.name == outcome.arm)
     runs = [run for run in experiment.of_arm(outcome.arm) if run.result is not None]
     return ArmRow(
@@ -109,7 +111,9 @@ def arm_row(experiment: Experiment, outcome: ArmOutcome) -> ArmRow:
         resolvable=number(outcome.resolvable),
         verdict=outcome.verdict,
         seconds=_median([seconds(run) for run in runs], "{:,.0f}"),
-        speed=_median([run.metrics.get(SPEED) for run in runs], "{:,.0f}"),
+        speed=f"{speeds.tokens_per_second[outcome.arm]:,.0f}"
+        if speeds
+        else _median([run.metrics.get(SPEED) for run in runs], "{:,.0f}"),
         memory=_median([run.metrics.get(MEMORY) for run in runs], "{:.2f}"),
     )
 
@@ -146,26 +150,24 @@ def contrast_rows(experiment: Experiment, comparison: Comparison) -> tuple[Contr
 
 def reach_rows(
     experiment: Experiment,
-    flops: EqualFlops | None,
+    readings: Sequence[Reading],
     multipliers: Sequence[TokenMultiplier],
     documents: Sequence[DocumentDifference],
 ) -> tuple[ReachRow, ...]:
-    """One for each arm but the baseline, if any of the three is known."""
-    at = {d.name: d for d in flops.model.differences} if flops else {}
+    """One for each arm but the baseline, if anything of it is known."""
+    at = {reading.unit: _read(reading) for reading in readings}
+    flops, in_seconds = at.get("FLOPs", {}), at.get("seconds", {})
     times, over = {m.arm: m for m in multipliers}, {d.arm: d for d in documents}
     rows = []
     for arm in (a.name for a in experiment.plan.arms if a.name != experiment.baseline.name):
-        here, one, document = at.get(arm), times.get(arm), over.get(arm)
-        if here is None and one is None and document is None:
+        one, document = times.get(arm), over.get(arm)
+        if arm not in flops and arm not in in_seconds and one is None and document is None:
             continue
         rows.append(
             ReachRow(
                 arm=arm,
-                flops_share=f"{100 * flops.shares[arm]:.0f} %" if flops and here else "–",
-                at_equal_flops=f"{number(here.value, signed=True)} "
-                f"{interval(here.low, here.high, signed=True)}"
-                if here
-                else "–",
+                at_equal_flops=flops.get(arm, "–"),
+                at_equal_seconds=in_seconds.get(arm, "–"),
                 multiplier=_times(one),
                 documents=f"{number(document.value, signed=True)} "
                 f"{interval(document.low, document.high, signed=True)}"
@@ -175,6 +177,16 @@ def reach_rows(
             )
         )
     return tuple(rows)
+
+
+def _read(reading: Reading) -> dict[str, str]:
+    """Each arm's difference, and at which part of its run it was read."""
+    return {
+        found.name: f"{number(found.value, signed=True)} "
+        f"{interval(found.low, found.high, signed=True)} "
+        f"at {100 * reading.shares[found.name]:.0f} %"
+        for found in reading.model.differences
+    }
 
 
 def rate_rows(rates: Sequence[Rate]) -> tuple[RateRow, ...]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arch_search.budgets import Reading
 from arch_search.commands.names import NameArgument
 from arch_search.commands.screen import screen
 from arch_search.commands.sweep import describe_sweep, show_sweep, sweep_plan
@@ -18,6 +19,7 @@ from arch_search.compare import Comparison, comparison_table
 from arch_search.compare import compare as compare_arms
 from arch_search.errors import UsageError
 from arch_search.findings import ArmOutcome
+from arch_search.metric_names import label
 from arch_search.storage import Root
 
 
@@ -56,9 +58,11 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(_rate_table(comparison))
     else:
         _show_arms(comparison, console)
+    for reading in comparison.readings:
+        console.print(_reading_table(comparison, reading))
     for sentence in (*comparison.sentences, *comparison.control.declared):
         console.print(f"• {sentence}", highlight=False)
-    for warning in comparison.control.warnings:
+    for warning in (*comparison.cautions, *comparison.control.warnings):
         console.print(f"! {warning}", style="yellow", highlight=False)
 
 
@@ -73,6 +77,26 @@ def _contrast_table(comparison: Comparison) -> Table:
     for one in comparison.contrasts:
         found = f"{number(one.value, signed=True)} {interval(one.low, one.high, signed=True)}"
         table.add_row(one.name, found, p_value(one.p_simultaneous), one.verdict)
+    return table
+
+
+def _reading_table(comparison: Comparison, reading: Reading) -> Table:
+    """The arms where the cheapest one ended, off the curves that were logged while training."""
+    table = _table(
+        comparison,
+        f"{label(reading.metric)} at equal {reading.unit}",
+        f"every arm at {reading.budget:.3g} {reading.unit} of training ({reading.source}); "
+        "95 %, for all arms at once",
+    )
+    table.add_column("arm", overflow="fold")
+    for column in ("read at", "difference to the baseline"):
+        table.add_column(column, justify="right")
+    for found in reading.model.differences:
+        table.add_row(
+            found.name,
+            f"{100 * reading.shares[found.name]:.0f} % of its run",
+            f"{number(found.value, signed=True)} {interval(found.low, found.high, signed=True)}",
+        )
     return table
 
 

@@ -89,14 +89,21 @@ def resume(
     address: Annotated[
         str | None, typer.Option("--address", help="A Ray cluster; this machine if not given.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end, then compare and report.")
+    ] = False,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with an experiment: what finished stays, the rest continues from its checkpoints."""
     root = Root().make()
     find(root, name)
-    if code := start(root, name, address=address, wait=wait, limit=limit, as_json=as_json):
+    code = start(root, name, address=address, wait=wait, limit=limit, as_json=as_json)
+    if wait and not as_json:
+        from arch_search.commands.ending import show_ending  # what `status` can do without
+
+        show_ending(root, name)
+    if code:
         raise typer.Exit(code)
 
 

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,11 +13,10 @@ from rich.text import Text
 
 from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep_plan
+from arch_search.expected_cost import cost_sentences, expected_cost
 from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.wording import by_value
-
-BYTES_PER_PARAMETER = 12  # float32 weights and two moments in a checkpoint
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")]
 OverridesArgument = Annotated[
@@ -36,7 +35,8 @@ def plan(
     root = Root().make()
     made = make_plan(file, root, overrides or [])
     if as_json:
-        print(json.dumps({**asdict(made), "estimate": estimate(made, root)}, indent=1))
+        cost = asdict(expected_cost(made, root))
+        print(json.dumps({**asdict(made), "estimate": cost}, indent=1))
     else:
         show(made, root, screen())
 
@@ -142,7 +142,6 @@ def describe(plan: Plan, root: Root) -> list[str]:
     """The rest of a plan in sentences."""
     data, train = plan.arms[0].data, plan.arms[0].train
     seeds = Counter(run.seed for run in plan.runs)
-    expected = estimate(plan, root)
     lines = [
         f"{len(plan.runs)} runs: {len(plan.arms)} arms x {len(seeds)} seeds, "
         f"{train.tokens:,} tokens each of {data.corpus} ({data.tokenizer}), "
@@ -153,46 +152,5 @@ def describe(plan: Plan, root: Root) -> list[str]:
             if plan.primary.smallest_effect
             else "; no smallest effect that would matter is declared."
         ),
-        f"Disk: at most {expected['disk_gib']:.2f} GiB of checkpoints "
-        f"({plan.log.keep_checkpoints} kept a run).",
     ]
-    done = expected["finished_runs"]
-    if done:
-        lines.append(f"{done} of these runs are finished already and are not run again.")
-    if expected["seconds_per_run"] is None:
-        lines.append("Time: not known before a run of this size has finished under this root.")
-    else:
-        lines.append(
-            f"Time: about {expected['seconds_per_run']:.0f} s of training a run, by "
-            f"{expected['measured_runs']} finished runs under this root; evaluation not counted."
-        )
-    return lines
-
-
-def estimate(plan: Plan, root: Root) -> dict[str, Any]:
-    """Disk in GiB and seconds of training a run, the latter from finished runs of equal shape."""
-    per_arm = {arm.name: arm.counts["parameters"] for arm in plan.arms}
-    kept = plan.log.keep_checkpoints
-    disk = sum(per_arm[run.arm] for run in plan.runs) * BYTES_PER_PARAMETER * kept / 2**30
-    shapes = {_shape(arm) for arm in plan.arms}
-    seconds = []
-    for folder in root.runs():
-        result = folder.result()
-        if result is None:
-            continue
-        spec = folder.spec()
-        if (len(spec.model.layers), spec.model.width, spec.data.sequence_length) in shapes:
-            tokens_per_second = result["metrics"].get("throughput/tokens_per_second")
-            if tokens_per_second:
-                seconds.append(plan.arms[0].train.tokens / tokens_per_second)
-    finished = sum(root.run(run.hash).result() is not None for run in plan.runs)
-    return {
-        "disk_gib": disk,
-        "seconds_per_run": sum(seconds) / len(seconds) if seconds else None,
-        "measured_runs": len(seconds),
-        "finished_runs": finished,
-    }
-
-
-def _shape(arm: ArmSpec) -> tuple[int, int, int]:
-    return len(arm.model.layers), arm.model.width, arm.data.sequence_length
+    return [*lines, *cost_sentences(plan, expected_cost(plan, root))]

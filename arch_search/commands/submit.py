@@ -4,17 +4,14 @@ import contextlib
 import fcntl
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from arch_search.commands.compare import compare
 from arch_search.commands.control import tell
+from arch_search.commands.ending import show_ending
 from arch_search.commands.plan import FileArgument, OverridesArgument
-from arch_search.commands.screen import screen
-from arch_search.commands.sweep import show_sweep
 from arch_search.errors import UsageError
 from arch_search.progress import has_driver
 from arch_search.spec import Plan
@@ -41,15 +38,8 @@ def submit(
     name, code = _submit(
         file, overrides or [], root, address=address, wait=wait, limit=limit, as_json=as_json
     )
-    if wait and not as_json and _any_result(root, name):
-        plan = root.experiment(name).plan()
-        if plan.sweep is None:
-            compare(name)
-        else:
-            show_sweep(root, plan, screen())
-        for command in entry_points(group="arch_search.commands", name="report"):
-            command.load()(name)
-        print(f"In MLflow: arch-search ui   As a table: arch-search compare {name} --json")
+    if wait and not as_json:
+        show_ending(root, name)
     if code:
         raise typer.Exit(code)
 
@@ -139,8 +129,3 @@ def _require_idle(root: Root, name: str) -> None:
             f"{name} is running already; follow it with 'arch-search status {name}', "
             f"or give this one another name (name=…)"
         )
-
-
-def _any_result(root: Root, name: str) -> bool:
-    plan = root.experiment(name).plan()
-    return any(root.run(run.hash).result() is not None for run in plan.runs)

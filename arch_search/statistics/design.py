@@ -19,6 +19,7 @@ class Design:
     effects: (arms, runs), to each arm's effect; only their contrasts mean something.
     residuals: (runs, runs), to what is left.   of_arm: (arms, runs), 1 where a run is of an arm.
     degrees: (arms,), how much of the degrees of freedom `df` lies in each arm's residuals.
+    seeds: that every arm has, once each; 0 where a run is missing.
     """
 
     effects: Array
@@ -26,6 +27,7 @@ class Design:
     of_arm: Array
     degrees: Array
     df: int
+    seeds: int
 
 
 def design_of(arm: Sequence[str], seed: Sequence[int], arms: Sequence[str]) -> Design:
@@ -42,6 +44,7 @@ def _design(arm: tuple[int, ...], seed: tuple[int, ...]) -> Design:
     of_seed = np.equal.outer(np.arange(1, max(seed) + 1), seed).astype(float)
     matrix = np.vstack([of_arm, of_seed]).T  # (runs, arms + seeds - 1)
     inverse = np.linalg.pinv(matrix)
+    whole = len(set(zip(arm, seed, strict=True))) == len(arm) == len(of_arm) * (max(seed) + 1)
     residuals = np.eye(len(matrix)) - matrix @ inverse
     return Design(
         effects=inverse[: len(of_arm)],
@@ -49,6 +52,7 @@ def _design(arm: tuple[int, ...], seed: tuple[int, ...]) -> Design:
         of_arm=of_arm,
         degrees=of_arm @ np.diag(residuals),
         df=len(matrix) - int(np.linalg.matrix_rank(matrix)),
+        seeds=max(seed) + 1 if whole else 0,
     )
 
 

@@ -15,7 +15,7 @@ from scipy import optimize
 from scipy.special import ndtr
 
 from arch_search.statistics.design import Array, Design, variance_shares
-from arch_search.statistics.draws import Draws, draw
+from arch_search.statistics.draws import Draws, draw, draw_balanced
 
 _QUANTILES = 2_000  # of a standard error, for power: its middle matters there, not its tail
 
@@ -111,7 +111,7 @@ def _law(design: Design, shape: tuple[int, int], weights: bytes) -> Law:
 
 @lru_cache(maxsize=2)
 def _drawn(design: Design) -> Draws:
-    return draw(design)
+    return draw_balanced(len(design.of_arm), design.seeds) if design.seeds else draw(design)
 
 
 def holm(p: Array) -> Array:

@@ -16,6 +16,7 @@ from arch_search.compare import compare
 from arch_search.errors import UsageError
 from arch_search.findings import verdict
 from arch_search.records import curves, read_experiment, results, table
+from arch_search.spec import FindingSpec
 from arch_search.statistics.linear import Estimate
 
 
@@ -239,6 +240,26 @@ def test_command(planted, tmp_path, monkeypatch):
     assert list(pd.read_parquet(out)["arm"]) == [arm["arm"] for arm in read["arms"]]
     shown = CliRunner().invoke(app, ["planted"])
     assert "not resolved" in " ".join(shown.output.split())
+
+
+def test_what_the_plan_warned_of_is_said_with_the_result(planted, monkeypatch):
+    root = planted()
+    folder = root.experiment("planted")
+    findings = (
+        FindingSpec(level="warning", subject="aliasing", text="count and position move together"),
+        FindingSpec(level="residue", subject="sizes", text="parameters differ"),
+        FindingSpec(level="limit", subject="places", text="depth and neighbour change together."),
+    )
+    folder.write_plan(replace(folder.plan(), findings=findings))
+    assert compare("planted", root=root).cautions == (
+        "The plan warned: count and position move together.",
+        "Depth and neighbour change together.",
+    )
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
+    app = typer.Typer()
+    app.command()(command)
+    shown = " ".join(CliRunner().invoke(app, ["planted"]).output.split())
+    assert "! The plan warned: count and position move together." in shown
 
 
 def test_comparing_needs_no_torch():

@@ -232,6 +232,71 @@ def test_multipliers_favour_the_arm_that_is_ahead(planted):
     assert "is a shorter run" in schedule_sentence([ScheduleSpec(name="constant")])
 
 
+def record_speeds(root, speeds, **changes):
+    """What the throughput lane leaves, in the form that its documentation states."""
+    arms = {
+        name: {"tokens_per_second": v, "low": 0.99 * v, "high": 1.01 * v, "device": "GPU"}
+        for name, v in speeds.items()
+    }
+    path = root.path / "throughput" / "planted.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"arms": arms, **changes}))
+
+
+SPEEDS = {"baseline": 1000.0, "m2rnn-1-first": 500.0, "m2rnn-1-last": 1000.0,
+          "m2rnn-2-spread": 1000.0}  # fmt: skip
+
+
+def test_equal_seconds_changes_the_finding_for_an_arm_that_is_slow(planted):
+    root = planted()
+    before = compare("planted", root=root)
+    assert before.readings == ()
+    assert "no speeds of these arms were measured" in before.no_seconds
+    record_speeds(root, SPEEDS)
+    after = compare("planted", root=root)
+    (reading,) = after.readings
+    assert reading.unit == "seconds"
+    assert reading.budget == pytest.approx(240 * 1024 / 1000)
+    assert reading.shares == pytest.approx({"baseline": 1, "m2rnn-1-first": 0.5,
+                                            "m2rnn-1-last": 1, "m2rnn-2-spread": 1})  # fmt: skip
+    assert after.arms[1].verdict == "better"  # at equal tokens, which stay the base
+    (said,) = [s for s in after.sentences if s.startswith("At equal seconds")]
+    assert "m2rnn-1-first is worse" in said
+    assert said.endswith("read at 50 % of its run), at equal tokens better.")
+    assert "GPU; each speed known to ±1 %" in reading.source
+
+
+def test_equal_speeds_and_equal_flops_change_nothing(planted):
+    root = planted()
+    record_speeds(root, dict.fromkeys(SPEEDS, 1000.0))
+    comparison = compare("planted", root=root)
+    assert comparison.readings == ()
+    assert comparison.no_seconds.startswith("all arms are equally fast (GPU")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "changes", "said"),
+    [(SPEEDS, {"rankable": False}, "another process used the device"),
+     ({"baseline": 1000.0}, {}, "no speed of m2rnn-1-first, m2rnn-1-last, m2rnn-2-spread")],
+)  # fmt: skip
+def test_speeds_that_cannot_be_ranked_are_not_read(planted, speeds, changes, said):
+    root = planted()
+    record_speeds(root, speeds, **changes)
+    comparison = compare("planted", root=root)
+    assert comparison.readings == ()
+    assert said in comparison.no_seconds
+
+
+def test_speeds_of_other_models_are_not_read(planted):
+    root = planted()
+    record_speeds(root, SPEEDS)
+    path = root.path / "throughput" / "planted.json"
+    record = json.loads(path.read_text())
+    record["arms"]["m2rnn-1-last"]["layout"] = "gdn*8"
+    path.write_text(json.dumps(record))
+    assert "of other models (m2rnn-1-last)" in compare("planted", root=root).no_seconds
+
+
 def test_equal_flops_reads_the_dearer_arm_earlier(planted):
     equal = planted()
     assert equal_flops(read_experiment("planted", equal)) is None
@@ -249,6 +314,11 @@ def test_equal_flops_reads_the_dearer_arm_earlier(planted):
     last = next(d for d in reading.model.differences if d.name == "m2rnn-1-last")
     # half of 240 steps: 2.4 exp(-120 / 45) above the end's 2.4 exp(-240 / 45)
     assert last.value == pytest.approx(2.4 * (math.exp(-120 / 45) - math.exp(-240 / 45)), abs=0.02)
+    comparison = compare("planted", root=root)
+    assert comparison.readings == (reading,)
+    (said,) = [s for s in comparison.sentences if s.startswith("At equal FLOPs")]
+    assert "m2rnn-1-last is worse" in said
+    assert said.endswith("at equal tokens not told from the baseline.")
 
 
 def test_unequal_noise_is_found_and_the_own_seeds_speak():

@@ -110,6 +110,7 @@ def test_kills_change_nothing_and_a_finished_experiment_starts_nothing(root):
     assert "RUNNING" not in {r.info.status for r in runs.values()}
     resumed = command(rough, "resume", "first_ablation", "--wait")
     assert resumed.returncode == 0, resumed.stderr
+    assert "compare first_ablation --json" in resumed.stdout
 
     assert facts(rough, "first_ablation") == facts(calm, "first_ablation")
     plan = rough.experiment("first_ablation").plan()
