@@ -167,7 +167,12 @@ def errors(case: Case, backend: Backend = "triton") -> dict[str, float]:
 
     The truth is the loop in float64. What a backend leaves unwritten shows as NaN.
     """
-    found, truth = run(case, backend), run(widened(case), "loop")
+    return errors_of(run(case, backend), case)
+
+
+def errors_of(found: dict[str, Tensor], case: Case) -> dict[str, float]:
+    """`errors` of what was found some other way."""
+    truth = run(widened(case), "loop")
     return {
         name: ((found[name].double() - x).norm() / x.norm().clamp(min=1e-30)).item()
         for name, x in truth.items()
