@@ -1,12 +1,12 @@
 """Controlled ablations and searches over sequence-model architectures.
 
-`plan`, `submit` and `results` are the command line's verbs for Python. They load when first used,
-so that importing a part of the package never imports all of it.
+`plan`, `submit`, `evaluate` and `results` are the command line's verbs for Python. They load when
+first used, so that importing a part of the package never imports all of it.
 """
 
 from typing import Any
 
-__all__ = ["plan", "results", "submit"]
+__all__ = ["evaluate", "plan", "results", "submit"]
 
 
 def __getattr__(name: str) -> Any:

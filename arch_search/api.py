@@ -1,8 +1,9 @@
-"""The command line's verbs for Python: `arch_search.plan`, `submit`, `results`."""
+"""The command line's verbs for Python: `arch_search.plan`, `submit`, `evaluate`, `results`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from arch_search.records import results as _results
 from arch_search.spec import Plan
 from arch_search.storage import Root
 
-__all__ = ["plan", "results", "submit"]
+__all__ = ["evaluate", "plan", "results", "submit"]
 
 
 def plan(
@@ -56,3 +57,38 @@ def results(name: str, *, root: str | Path | None = None) -> pd.DataFrame:
         UsageError: no experiment of this name.
     """
     return _results(name, Root(root))
+
+
+def evaluate(
+    run: str,
+    evaluations: Sequence[str | Mapping[str, Mapping[str, Any]]],
+    *,
+    root: str | Path | None = None,
+    step: int | None = None,
+    again: bool = False,
+    device: str = "cpu",
+) -> pd.DataFrame:
+    """Evaluate trained models later, as `arch-search evaluate`: a row a model and metric.
+
+    Args:
+        run: experiment/arm/seed, a run's hash, a checkpoint's folder, or an experiment.
+        evaluations: as in an experiment file: ["newlines", {"perplexity": {"window": 512}}].
+        step: of a checkpoint; the last if None.   again: also what was evaluated before.
+    Raises:
+        UsageError: no such model, evaluation or option.
+    """
+    import torch
+
+    from arch_search.later_evaluation import evaluate_stored, find_models
+    from arch_search.tasks.registry import resolve
+
+    where, specs = Root(root), resolve(evaluations)
+    found = [
+        outcome
+        for model in find_models(where, run, step=step)
+        for outcome in evaluate_stored(
+            where, model, specs, device=torch.device(device), again=again
+        )
+    ]
+    rows = [(one.model, one.task, *pair, one.note) for one in found for pair in one.metrics.items()]
+    return pd.DataFrame(rows, columns=["model", "task", "metric", "value", "note"])

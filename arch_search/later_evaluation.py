@@ -1,8 +1,9 @@
 """Evaluations asked for after training: of finished runs, kept checkpoints and imported models."""
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What one evaluation of one model found. note: whether it was kept before, and is the same."""
+    """What one evaluation of one model found.
+
+    options: those that are not the defaults.   note: whether it was kept before, and is the same.
+    """
 
     model: str
     task: str
+    options: dict[str, Any]
     metrics: dict[str, float]
     convention: str
     note: str
@@ -114,10 +119,33 @@ def evaluate_stored(
         yield Outcome(
             model=model.name if step is None else f"{model.name} at step {step}",
             task=spec.task,
+            options=changed_options(spec),
             metrics=found["metrics"],
             convention=found.get("convention", ""),
             note=_note(before[spec.hash], found, again=again),
         )
+
+
+def changed_options(spec: EvaluationSpec) -> dict[str, Any]:
+    """The options that are not the defaults."""
+    defaults = asdict(read_options(spec.task, {}))
+    given = json.loads(json.dumps([spec.options, defaults]))  # tuples and lists are alike
+    return {key: value for key, value in given[0].items() if value != given[1].get(key)}
+
+
+def kept_outcomes(root: Root, model: StoredModel) -> list[Outcome]:
+    """What was evaluated of a finished run or an import so far."""
+    return [
+        Outcome(
+            model=model.name,
+            task=one["task"]["task"],
+            options=changed_options(EvaluationSpec(**one["task"])),
+            metrics=one["metrics"],
+            convention=one.get("convention", ""),
+            note="kept from before",
+        )
+        for one in folder_of(root, model).evaluations()
+    ]
 
 
 def _is_whole(found: dict[str, Any] | None) -> bool:

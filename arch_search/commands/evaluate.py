@@ -102,15 +102,10 @@ def _yaml(text: str, where: str) -> Any:
 
 
 def _kept(root: Root, text: str, step: int | None) -> list["Outcome"]:
-    from arch_search.later_evaluation import Outcome, find_models, folder_of
+    from arch_search.later_evaluation import find_models, kept_outcomes
 
-    found = []
-    for model in find_models(root, text, step=step):
-        for one in folder_of(root, model).evaluations():
-            task, convention = one["task"]["task"], one.get("convention", "")
-            found.append(Outcome(model=model.name, task=task, metrics=one["metrics"],
-                                 convention=convention, note="kept from before"))  # fmt: skip
-    return found
+    return [one for model in find_models(root, text, step=step)
+            for one in kept_outcomes(root, model)]  # fmt: skip
 
 
 def _show(found: Iterable["Outcome"], *, as_json: bool) -> None:
@@ -119,12 +114,13 @@ def _show(found: Iterable["Outcome"], *, as_json: bool) -> None:
         print(json.dumps([asdict(one) for one in outcomes], indent=1))
         return
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("model", "metric", "value", "note"):
+    for column in ("model", "metric", "value", "with", "note"):
         table.add_column(column, overflow="fold")
     for one in outcomes:
         for name, value in one.metrics.items() or [(one.task, None)]:
             shown = "in its tables" if value is None else f"{value:.6g}"
-            table.add_row(one.model, name, shown, one.note)
+            options = json.dumps(one.options) if one.options else ""
+            table.add_row(one.model, name, shown, options, one.note)
     screen().print(table if outcomes else "nothing was evaluated yet; name an evaluation by --task")
     for convention in dict.fromkeys(f"{one.task}: {one.convention}" for one in outcomes
                                     if one.convention):  # fmt: skip

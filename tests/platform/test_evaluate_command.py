@@ -80,6 +80,12 @@ def test_one_command_evaluates_through_lm_eval_and_again_to_the_bit(command, tra
     frame = arch_search.results(plan.name, root=root.path)
     assert frame["lm_eval/weather/acc"][0] == first["metrics"]["lm_eval/weather/acc"]
     assert "lm_eval" in command(plan.name)
+    rows = arch_search.evaluate(name, ["newlines"], root=root.path)
+    assert list(rows["metric"]) == [
+        "newlines/loss_in_training_length",
+        "newlines/loss_worst_beyond",
+    ]
+    assert list(rows["note"]) == ["done"] * 2
 
 
 def test_an_experiment_may_rest_on_a_task_of_lm_eval(trained, prepared):

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import os
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as cached
@@ -201,13 +203,15 @@ def _first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """lm-eval and datasets say much that is of no use here; their errors are raised."""
-    loggers = [logging.getLogger(name) for name in ("lm_eval", "datasets")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
+    """lm-eval and datasets say much that is of no use here; their errors are raised.
+
+    Bars of progress are for a terminal.
+    """
+    with contextlib.ExitStack() as stack:
+        if not sys.stderr.isatty():
+            nowhere = stack.enter_context(open(os.devnull, "w"))
+            stack.enter_context(contextlib.redirect_stderr(nowhere))
+        for logger in (logging.getLogger("lm_eval"), logging.getLogger("datasets")):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
