@@ -51,7 +51,8 @@ class Comparison:
     yes-or-no metric there is no linear model: `rates` holds what is known.
 
     readings: the same runs at equal FLOPs and equal seconds, where arms differ in them;
-    no_seconds: why there is none of the latter.   cautions: the plan's warnings, and its limits.
+    no_seconds: why there is none of the latter.   cautions: what the plan warned of.   limits: what
+    it said is equal in all arms and bounds what they can show.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Comparison:
     readings: tuple[Reading, ...] = ()
     no_seconds: str = ""
     cautions: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +149,8 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         failures=failure_rates(experiment, metric),
         readings=readings,
         no_seconds=no_seconds,
-        cautions=(*plan_warnings(experiment.plan), *plan_limits(experiment.plan)),
+        cautions=plan_warnings(experiment.plan),
+        limits=plan_limits(experiment.plan),
     )
 
 

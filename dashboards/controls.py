@@ -84,6 +84,7 @@ def notes(experiment: Experiment, comparison: Comparison) -> tuple[str, ...]:
     return (
         *plan.notes,
         *comparison.cautions,
+        *comparison.limits,
         *(held or residues(experiment)),
         *tuned,
         *branch_sentences(experiment),

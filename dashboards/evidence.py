@@ -14,8 +14,8 @@ from arch_search.metric_names import direction, label
 from arch_search.records import Experiment
 from arch_search.regressions import MetricEffect
 from arch_search.statistics.linear import Fit
-from dashboards.figures import WIDTH, arm_colour, row_axis
-from dashboards.palette import ARMS, FINDINGS, INK, MUTED, SHADE
+from dashboards.figures import WIDTH, arm_colour, arm_order, row_axis
+from dashboards.palette import ARMS, FINDINGS, INK, MUTED, SHADE, arm_shapes
 
 _SHOWN_PAIRS = 3
 
@@ -176,6 +176,8 @@ def tradeoffs(
     )  # fmt: skip
     joined = costs.merge(means, on="arm")
     names = list(dict.fromkeys(joined["cost"]))
+    shapes = arm_shapes(arm_order(experiment), experiment.baseline.name)
+    shape = alt.Shape("arm:N", scale=alt.Scale(domain=[*shapes], range=[*shapes.values()]))
     panels = []
     for i, name in enumerate(names):
         base = alt.Chart(joined.loc[joined["cost"] == name]).encode(
@@ -192,7 +194,7 @@ def tradeoffs(
         panels.append(
             alt.layer(
                 base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
-                base.mark_point(size=80, filled=True, opacity=1).encode(y=y),
+                base.mark_point(size=80, filled=True, opacity=1).encode(y=y, shape=shape),
             ).properties(width=(WIDTH - 180) // 2, height=240)
         )
     return alt.concat(*panels, columns=2, spacing=30)

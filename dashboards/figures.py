@@ -267,7 +267,8 @@ def arm_colour(experiment: Experiment, *, legend: bool, symbol: str = "stroke") 
     if not legend:
         return alt.Color("arm:N", scale=scale, legend=None)
     size = 220 if symbol == "stroke" else 90
-    shown = alt.Legend(symbolType=symbol, symbolOpacity=1, symbolSize=size, columns=6)
+    kind = symbol if symbol == "stroke" else alt.Undefined  # else a mark's own shape shows
+    shown = alt.Legend(symbolType=kind, symbolOpacity=1, symbolSize=size, columns=6)
     return alt.Color("arm:N", scale=scale, legend=shown)
 
 

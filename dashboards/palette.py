@@ -12,6 +12,7 @@ BASELINE = "#4a5561"
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 
 ARMS = ("#d55e00", "#0072b2", "#009e73", "#aa4499", "#c58a00", "#3fa7d6", "#882255", "#7a8b1a")
+SHAPES = ("circle", "square", "triangle-up", "diamond")
 
 FINDINGS = {"better": "#0072b2", "open": "#9aa5b1", "worse": "#d55e00"}
 
@@ -32,6 +33,13 @@ def arm_colours(arms: Sequence[str], baseline: str) -> dict[str, str]:
     others = [arm for arm in arms if arm != baseline]
     colours = {arm: ARMS[i % len(ARMS)] for i, arm in enumerate(others)}
     return {arm: BASELINE if arm == baseline else colours[arm] for arm in arms}
+
+
+def arm_shapes(arms: Sequence[str], baseline: str) -> dict[str, str]:
+    """A point's shape for each arm, another once the colours repeat."""
+    others = [arm for arm in arms if arm != baseline]
+    shapes = {arm: SHAPES[i // len(ARMS) % len(SHAPES)] for i, arm in enumerate(others)}
+    return {arm: shapes.get(arm, SHAPES[0]) for arm in arms}
 
 
 def mixer_colours(kinds: Sequence[str]) -> dict[str, str]:

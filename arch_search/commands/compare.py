@@ -60,7 +60,7 @@ def show(comparison: Comparison, console: Console) -> None:
         _show_arms(comparison, console)
     for reading in comparison.readings:
         console.print(_reading_table(comparison, reading))
-    for sentence in (*comparison.sentences, *comparison.control.declared):
+    for sentence in (*comparison.sentences, *comparison.control.declared, *comparison.limits):
         console.print(f"• {sentence}", highlight=False)
     for warning in (*comparison.cautions, *comparison.control.warnings):
         console.print(f"! {warning}", style="yellow", highlight=False)

@@ -251,15 +251,15 @@ def test_what_the_plan_warned_of_is_said_with_the_result(planted, monkeypatch):
         FindingSpec(level="limit", subject="places", text="depth and neighbour change together."),
     )
     folder.write_plan(replace(folder.plan(), findings=findings))
-    assert compare("planted", root=root).cautions == (
-        "The plan warned: count and position move together.",
-        "Depth and neighbour change together.",
-    )
+    comparison = compare("planted", root=root)
+    assert comparison.cautions == ("The plan warned: count and position move together.",)
+    assert comparison.limits == ("Depth and neighbour change together.",)
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
     app = typer.Typer()
     app.command()(command)
     shown = " ".join(CliRunner().invoke(app, ["planted"]).output.split())
     assert "! The plan warned: count and position move together." in shown
+    assert "• Depth and neighbour change together." in shown
 
 
 def test_comparing_needs_no_torch():
