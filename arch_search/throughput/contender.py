@@ -51,20 +51,23 @@ class Contender:
         seed: int = 0,
         resources: ResourceSpec,
         tuned: Path | None = None,
+        parks: bool = False,
     ) -> None:
         """Build the model with a start of the declared scale.
 
         Args:
+            parks: between its turns the model waits in the host's memory.
             resources: which backends and tuned configurations to use, and whether to compile.
             tuned: the folder that `resources.tuned` is kept in.
         """
         self.arm, self.device = arm, device
-        self._resources, self._tuned = resources, tuned or Path()
+        self._resources, self._tuned, self._parks = resources, tuned or Path(), parks
         self.backends: dict[str, str] = {}
         with torch.device(device):
             self.model = LanguageModel(arm.model)
         _fill(self.model, self.model.declared_parameters(), seed)
         self._bytes = sum(p.nbytes for p in self.model.parameters())
+        self._leave()
         self._tokens = torch.Generator().manual_seed(seed)
         self._known: set[tuple[str, int, int]] = set()
         self._warm: set[tuple[int, int]] = set()
@@ -78,6 +81,7 @@ class Contender:
         key = (cell.kind, cell.batch, cell.length)
         warmup = spec.warmup + (0 if key in self._known else FIRST_CALLS)
         forget_backends()
+        self.model.to(self.device)
         others = self._allocated() - self._bytes
         memory = PeakMemory(self.device)
         run = {"train": self._train, "prefill": self._prefill, "decode": self._decode}[cell.kind]
@@ -85,17 +89,22 @@ class Contender:
             seconds, cached = run(cell, spec, warmup)
             self._known.add(key)
         finally:
-            self.model.zero_grad(set_to_none=True)
+            self._leave()
             self.backends |= {k: ", ".join(names) for k, names in backends_used().items()}
         peak = round(memory.gib() * 2**30) - max(others, 0)
         return Turn(seconds=seconds, peak_bytes=peak, cache_bytes=cached)
 
     def release(self) -> None:
         """Give back what a turn that failed left on the device."""
-        self.model.zero_grad(set_to_none=True)
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _leave(self) -> None:
+        """Free the device of gradients, and of the model if it parks."""
+        self.model.zero_grad(set_to_none=True)
+        if self._parks:
+            self.model.to("cpu")
 
     def training_step(self, batch: int, length: int) -> Callable[[], None]:
         """A whole training step of the functions that `train` steps with, on tokens of its own."""

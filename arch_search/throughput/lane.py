@@ -30,6 +30,7 @@ from arch_search.warm_up import compiles
 from kernels.backends import ask_for
 
 SIMPLE = ResourceSpec()
+HELD_SHARE = 0.25  # of a GPU's memory, by the parameters of arms that wait for their turn
 FOREIGN_BYTES = 2**30  # more of the device's memory than this, and somebody else computes there
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,10 @@ def measure(
     batch = min(resources.micro_batch or data.batch, data.batch)
     cells = cells_of(spec, batch=batch, length=data.sequence_length)
     record, begun = _begin(experiment, arms, spec, device, resources), time.monotonic()
-    contenders = [Contender(arm, device, resources=resources, tuned=tuned) for arm in arms]
+    parks = _must_park(arms, device)
+    contenders = [
+        Contender(arm, device, resources=resources, tuned=tuned, parks=parks) for arm in arms
+    ]
     for cell in cells:
         times = _take_turns(contenders, cell, spec)
         rows = [_row(one.arm, cell, times, arms[0].name, record["peak"]) for one in contenders]
@@ -87,6 +91,14 @@ def measure(
         log.info("%s done after %.0f s", cell.label, time.monotonic() - begun)
         report(record)
     return record
+
+
+def _must_park(arms: Sequence[ArmSpec], device: torch.device) -> bool:
+    """Whether the arms' parameters together would take too much of a GPU from the one at work."""
+    if device.type != "cuda":
+        return False
+    held = sum(4 * arm.counts["parameters"] for arm in arms)
+    return held > HELD_SHARE * torch.cuda.get_device_properties(device).total_memory
 
 
 def failures(record: Record) -> list[str]:

@@ -111,6 +111,19 @@ def test_a_step_changes_the_weights_as_training_does(plan):
     assert all(p.grad is None for p in one.model.parameters())
 
 
+@pytest.mark.gpu
+def test_an_arm_that_parks_leaves_the_device_between_its_turns(plan):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    device = torch.device("cuda", 0)
+    before = torch.cuda.memory_allocated(device)
+    one = Contender(plan.arms[0], device, resources=ResourceSpec(compile=False), parks=True)
+    for _ in range(2):
+        turn = one.turn(Cell(kind="train", batch=2, length=32), ThroughputSpec(rounds=2, steps=1))
+        assert torch.cuda.memory_allocated(device) - before < 2**20
+        assert turn.peak_bytes > 3 * sum(p.nbytes for p in one.model.parameters())
+
+
 def test_out_of_memory_and_failing_cells_are_recorded_and_end_nothing(plan, monkeypatch):
     real = Contender.turn
 
@@ -199,7 +212,6 @@ def test_a_picture_of_a_single_cell_can_be_drawn(record, tmp_path):
 
 def test_an_experiments_report_shows_what_the_lane_measured(record, tmp_path):
     root = write_planted(Planted(root=tmp_path, seeds=2))
-    assert "lane" not in make_report(read_experiment("planted", root)).figures
     write_record(root, {**record, "experiment": "planted"})
     drawn = make_report(read_experiment("planted", root))
     assert "turn by turn" in drawn.figures["lane"].svg
