@@ -2,9 +2,10 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import jinja2
@@ -24,6 +25,7 @@ from arch_search.search.trials import Ledger, Trial
 from arch_search.spec import Plan
 from arch_search.storage import Root, write_atomic
 from arch_search.sweep_spec import SweepSpec
+from arch_search.throughput.record import OK, interval, read_record
 from dashboards import sweep_figures
 from dashboards.figures import to_svg
 
@@ -57,13 +59,14 @@ def make_sweep_report(root: Root, plan: Plan) -> SweepReport:
     """Read a sweep's record and draw it, however far it has come."""
     assert plan.sweep is not None
     sweep, ledger = plan.sweep, read_sweep(root, plan)
+    speeds = (read_record(root, plan.name) or {}).get("arms", {})
     return SweepReport(
         name=plan.name,
         question=plan.question or plan.name,
         facts=_facts(sweep, ledger),
         found=tuple(_found(sweep, ledger.trials)),
         tables=(
-            _front_table(sweep, ledger.trials),
+            _front_table(sweep, ledger.trials, speeds),
             _agreement_table(sweep, ledger.trials),
             _trial_table(sweep, ledger.trials),
         ),
@@ -142,7 +145,9 @@ def _found(sweep: SweepSpec, trials: Sequence[Trial]) -> list[str]:
     return sentences
 
 
-def _front_table(sweep: SweepSpec, trials: Sequence[Trial]) -> Table:
+def _front_table(
+    sweep: SweepSpec, trials: Sequence[Trial], speeds: Mapping[str, dict[str, Any]]
+) -> Table:
     looks = {(one.number, one.metric): one for one in second_looks(sweep, trials)}
     last = len(sweep.rungs) - 1
     trained = [name for name in sweep.objectives if not name.startswith("count/")]
@@ -158,16 +163,24 @@ def _front_table(sweep: SweepSpec, trials: Sequence[Trial]) -> Table:
         values = [f"{value:,.4g}" if value >= 1e4 else f"{value:,.4f}".rstrip("0").rstrip(".")
                   for value in values_of(sweep, trial, last)]  # fmt: skip
         rows.append((trial.name, trial.arm.layout, _options(trial),
-                     f"{trial.arm.counts['parameters']:,.0f}", *values, *fresh, *lost))  # fmt: skip
+                     f"{trial.arm.counts['parameters']:,.0f}", *values, *fresh, *lost,
+                     _speed(speeds.get(trial.name))))  # fmt: skip
     shown = [label(name) for name in sweep.objectives]
     shown += [f"fresh mean of {label(name)}" for name in trained]
     shown += [f"lost in {label(name)}" for name in trained]
-    columns = ("trial", "layout", "options", "parameters", *shown)
+    columns = ("trial", "layout", "options", "parameters", *shown, "tokens/s, measured apart")
     note = (
         "Values by which the front was found, then means over fresh seeds with 95 % t intervals; "
-        "lost: how much worse the fresh mean is."
+        "lost: how much worse the fresh mean is. Speeds are those of the throughput lane "
+        "(arch-search bench throughput FILE), never of the search's own runs."
     )
     return Table(title="The front", columns=columns, rows=tuple(rows), note=note)
+
+
+def _speed(arm: dict[str, Any] | None) -> str:
+    if arm is None:
+        return "–"
+    return interval(arm, "tokens_per_second", ",.0f") if arm["state"] == OK else arm["state"]
 
 
 def _agreement_table(sweep: SweepSpec, trials: Sequence[Trial]) -> Table:

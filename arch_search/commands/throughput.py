@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from arch_search.commands.plan import FileArgument, OverridesArgument
+from arch_search.commands.sweep import read_sweep
 from arch_search.errors import UsageError
 from arch_search.experiment import load, nearest
+from arch_search.search.outcome import front
 from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.throughput.record import (
@@ -51,7 +53,7 @@ def throughput(
     root = Root().make()
     spec = load(file, overrides or []).throughput
     plan = make_plan(file, root, overrides or [])
-    chosen = _chosen(plan, [name for name in arms.split(",") if name])
+    chosen = _chosen(_with_front(root, plan), [name for name in arms.split(",") if name])
     _check(spec, chosen, plan, str(file))
     if redraw:
         record = require_record(root, plan.name)
@@ -74,12 +76,26 @@ def _chosen(plan: Plan, names: list[str]) -> tuple[ArmSpec, ...]:
     for name in names:
         if name not in known:
             raise UsageError(f"--arms: no arm is called {name!r}; {nearest(name, list(known))}")
-    chosen = tuple(known[name] for name in dict.fromkeys(names)) or plan.arms
-    if not chosen:
+    return tuple(known[name] for name in dict.fromkeys(names)) or plan.arms
+
+
+def _with_front(root: Root, plan: Plan) -> Plan:
+    """A sweep with the members of its front as arms, each by its trial's name; others as given.
+
+    Raises UsageError for a sweep without a front.
+    """
+    if plan.sweep is None:
+        return plan
+    arms = tuple(
+        replace(trial.arm, name=trial.name)
+        for trial in front(plan.sweep, read_sweep(root, plan).trials)
+    )
+    if not arms:
         raise UsageError(
-            f"{plan.name} is a sweep: its arms come while it runs; name a file of arms"
+            f"{plan.name} is a sweep without a front so far: submit it first, then measure how "
+            "fast the members of its front are"
         )
-    return chosen
+    return replace(plan, arms=arms)
 
 
 def _check(spec: ThroughputSpec, arms: tuple[ArmSpec, ...], plan: Plan, where: str) -> None:

@@ -60,10 +60,11 @@ def make_sweep_plan(
         _check_listable(space)
     _check_enqueued(file.sweep, space, candidates)
     _check_not_empty(space, candidates)
-    taker = Taker(root=root, sweep=file.sweep, candidates=candidates, space=space,
-                  evaluations=evaluations)  # fmt: skip
-    taken = {name: len(taker.take(name)) for name in file.sweep.take}
     codes = [candidates.code(replace(base.model, layers=base.model.layers)), *_codes(file, named)]
+    version = _version(file, base, codes)
+    taker = Taker(root=root, sweep=file.sweep, own=(file.name, version), candidates=candidates,
+                  space=space, evaluations=evaluations)  # fmt: skip
+    taken = {name: len(taker.take(name)) for name in file.sweep.take}
     return Plan(
         name=file.name,
         question=file.question,
@@ -79,7 +80,7 @@ def make_sweep_plan(
         stopping_rule=f"{file.sweep.trials} distinct layouts, then their front is looked at again",
         notes=tuple(f"{count} results are taken from {name}" for name, count in taken.items()),
         sweep=file.sweep,
-        sweep_version=_version(file, base, codes),
+        sweep_version=version,
     )
 
 
@@ -211,7 +212,8 @@ def check_objectives(sweep: SweepSpec, known: Sequence[str], counts: Sequence[st
         if name.startswith(("throughput/", "memory/")) or name == "train/seconds":
             raise UsageError(
                 f"{where}: {name} comes from runs that may share a device; rank by "
-                "count/forward_flops_per_token instead"
+                "count/forward_flops_per_token instead, and measure the front's speed apart with "
+                "bench throughput"
             )
         if not is_reported(name, every):
             raise UsageError(f"{where}: {name!r} is measured by nothing; {nearest(name, every)}")

@@ -376,8 +376,14 @@ class Sweep:
 
     def _take_in(self) -> None:
         """Begin with the results of the experiments that the file names, each read once."""
-        taker = Taker(root=self.root, sweep=self.sweep, candidates=self.candidates,
-                      space=self.space, evaluations=self.plan.evaluations)  # fmt: skip
+        taker = Taker(
+            root=self.root,
+            sweep=self.sweep,
+            own=(self.plan.name, self.plan.sweep_version),
+            candidates=self.candidates,
+            space=self.space,
+            evaluations=self.plan.evaluations,
+        )
         for name in self.sweep.take:
             if name in self.ledger.took:
                 continue

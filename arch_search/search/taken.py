@@ -16,7 +16,15 @@ from arch_search.search.rungs import rung_run
 from arch_search.search.scores import read_outcome
 from arch_search.search.space import Endless, Rejected, Space
 from arch_search.search.trials import SEED, TAKEN, Ledger, Outcome, Trial, ledger_path
-from arch_search.spec import ArmSpec, EvaluationSpec, ModelSpec, Plan, PlannedRun, RunSpec
+from arch_search.spec import (
+    ArmSpec,
+    EvaluationSpec,
+    ModelSpec,
+    Plan,
+    PlannedRun,
+    RunSpec,
+    plan_from_json,
+)
 from arch_search.storage import Root
 from arch_search.sweep_spec import SpaceSpec, SweepSpec
 
@@ -36,10 +44,14 @@ class _Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Taker:
-    """Reads what a sweep can take from other experiments under its root."""
+    """Reads what a sweep can take from other experiments under its root.
+
+    `own`: the sweep's name and version, of which nothing is taken; of earlier versions much can be.
+    """
 
     root: Root
     sweep: SweepSpec
+    own: tuple[str, str]
     candidates: Candidates
     space: Space
     evaluations: Sequence[EvaluationSpec]
@@ -51,9 +63,9 @@ class Taker:
             UsageError: no such experiment, nothing of it is in the space, or what is was trained
                 or evaluated otherwise than a trial here.
         """
-        plan = self._plan(name)
         inside, found, why = 0, [], ""
-        for source in self._sources(plan):
+        sources = (one for plan in self._plans(name) for one in self._sources(plan))
+        for source in sources:
             if (given := self._point(source)) is None:
                 continue
             inside += 1
@@ -68,13 +80,22 @@ class Taker:
             raise UsageError(f"sweep.take: nothing can be taken from {name}: {why}")
         raise UsageError(f"sweep.take: no finished run of {name} with seed {SEED} is in this space")
 
-    def _plan(self, name: str) -> Plan:
+    def _plans(self, name: str) -> list[Plan]:
+        """The experiment's plan; of a sweep every version's, the newest first."""
         folder = self.root.experiment(name)
         if not (folder.path / "plan.json").is_file():
             known = sorted(path.name for path in (self.root.path / "experiments").glob("*"))
             said = nearest(name, known) if known else "there are none yet"
             raise UsageError(f"sweep.take: no experiment {name!r} under {self.root.path}; {said}")
-        return folder.frozen_plan()
+        plans = [folder.frozen_plan()]
+        if plans[0].sweep is None:
+            return plans
+        earlier = sorted(folder.path.glob("plans/*.json"), key=lambda path: -int(path.stem))
+        plans += [plan_from_json(path.read_bytes()) for path in earlier]
+        versions = {p.sweep_version: p for p in reversed(plans) if p.sweep is not None}
+        if name == self.own[0]:
+            versions.pop(self.own[1], None)
+        return list(reversed(versions.values()))
 
     def _sources(self, plan: Plan) -> Iterator[_Source]:
         if plan.sweep is not None:

@@ -13,7 +13,11 @@ from rich.console import Console
 
 from arch_search.commands.plan import show
 from arch_search.commands.sweep import describe_sweep, expected_tokens, show_sweep
+from arch_search.commands.throughput import _with_front
 from arch_search.progress import is_done, read_status
+from arch_search.search.outcome import front
+from arch_search.throughput.alone import measure_and_keep
+from arch_search.throughput.settings import ThroughputSpec
 from dashboards.sweep_report import make_sweep_report, sweep_headline, write_sweep_report
 
 from .conftest import Stub, submitted
@@ -82,6 +86,20 @@ def test_a_sweep_that_has_just_begun_can_be_read(root, tmp_path):
     write_sweep_report(make_sweep_report(root, plan), tmp_path / "report")
     assert not is_done(root, plan)
     assert "not over" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_the_speed_of_the_front_is_measured_apart(finished):
+    root, plan, ledger = finished
+    assert "measured apart" in "".join(make_sweep_report(root, plan).tables[0].columns)
+    with_front = _with_front(root, plan)
+    assert [arm.name for arm in with_front.arms] == [
+        t.name for t in front(plan.sweep, ledger.trials)
+    ]
+    few = ThroughputSpec(rounds=2, steps=1, contexts=(), batches=(), prefill=(), decode=())
+    record = measure_and_keep(str(root.path), plan.name, with_front.arms, few, plan.resources)
+    shown = make_sweep_report(root, plan).tables[0].rows
+    for row in shown:
+        assert f"{record['arms'][row[0]]['tokens_per_second']:,.0f}" in row[-1]
 
 
 @pytest.mark.services

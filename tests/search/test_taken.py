@@ -59,6 +59,16 @@ def test_the_best_that_was_taken_is_looked_at_again(root):
     assert {run.state for run in read_status(root, plan.name).runs} == {"FINISHED"}
 
 
+def test_a_wider_space_begins_with_what_the_narrower_one_found(root):
+    _, _, first = driven(root, {"sweep": {"trials": 8}})
+    wider = {"layout": {"slots": ["gdn", "m2rnn", "attn", "gru"], "depth": 4}}
+    _, stub, ledger = driven(root, {"sweep": {"trials": 4, "space": wider, "take": "s"}})
+    taken = {t.arm.layout: t.state for t in ledger.trials if t.is_taken}
+    assert taken == {t.arm.layout: t.state for t in first.trials}
+    assert len(ledger.trials) == 12
+    assert story(stub.drive().ledger.trials) == story(ledger.trials)
+
+
 ABLATION = {
     "name": "s",
     "sweep": ...,
