@@ -47,17 +47,20 @@ def stopped(root, undisturbed):
     return folder
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "progress.json"])
-def test_an_older_checkpoint_takes_over_and_the_end_is_the_same(name, stopped, root, undisturbed):
+def test_an_older_checkpoint_takes_over_and_the_end_is_the_same(stopped, root, undisturbed):
     plan, expected = undisturbed
     last = stopped.latest_checkpoint()[2]
-    assert damage(last) == ""
-    flip_a_bit(last / name)
-    assert name in damage(last)
+    for name in ("optimiser.safetensors", "progress.json", "model.safetensors"):
+        assert damage(last) == ""
+        whole = (last / name).read_bytes()
+        flip_a_bit(last / name)
+        assert name in damage(last)
+        if name != "model.safetensors":
+            (last / name).write_bytes(whole)
     run_one(root, plan, plan.runs[0])
     said = events(stopped.attempt(2))
     assert len(said) == 1
-    assert said[0].startswith(f"the checkpoint of step 13 is damaged ({name}")
+    assert said[0].startswith("the checkpoint of step 13 is damaged (model.safetensors")
     assert said[0].endswith("goes on from step 10")
     assert stopped.attempt(2).lease()["resumed_from"] == {"attempt": 1, "step": 10}
     assert losses(stopped) == losses(expected)
