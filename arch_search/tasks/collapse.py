@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from arch_search.data import Split
 from arch_search.devices import autocast
@@ -17,12 +17,13 @@ from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollapseOptions:
-    """multiple: how far, in training lengths.   factor: collapse is loss over this many times the
+    """multiple: how far, in training lengths, or `tokens` if given.   factor: collapse is loss over this many times the
     largest within the training length; 2 as published, less for small models, which cannot get
     twice as bad.   documents: rows of text, at most.
     """
 
     multiple: PositiveInt = 16
+    tokens: NonNegativeInt = 0
     factor: PositiveFloat = FACTOR
     documents: PositiveInt = 16
     prompt: Literal["text", "newlines"] = "text"
@@ -38,17 +39,19 @@ class CollapseTask(Task):
     metrics = ("collapse/found", "collapse/ratio", "collapse/intact_to")
 
     def check(self, split: Split, sequence_length: int, options: CollapseOptions) -> None:
-        if options.multiple < 2 or sequence_length < 4:
+        length = _length(options, sequence_length)
+        if length < 2 * sequence_length or sequence_length < 4:
             raise ValueError(
-                f"collapse: multiple {options.multiple} of {sequence_length} tokens; expected a "
-                "multiple of at least 2, and rows of at least 4 tokens"
+                f"collapse: {length} tokens for rows of {sequence_length}; expected twice as many "
+                "at least, and rows of at least 4 tokens"
             )
-        _rows(of_split(split), options.multiple * sequence_length, options)
+        _rows(of_split(split), length, options)
 
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: CollapseOptions
     ) -> Evaluation:
-        trained, length = context.sequence_length, options.multiple * context.sequence_length
+        trained = context.sequence_length
+        length = _length(options, trained)
         rows = _rows(of_split(context.split), length, options)
         was_training = model.training
         model.eval()
@@ -74,6 +77,10 @@ class CollapseTask(Task):
             f"mean losses of buckets of {trained // 2}, the first left out within the training "
             f"length of {trained}; collapse: over {options.factor:g} times the largest within",
         )
+
+
+def _length(options: CollapseOptions, sequence_length: int) -> int:
+    return options.tokens or options.multiple * sequence_length
 
 
 def _rows(source: TextSource, length: int, options: CollapseOptions):

@@ -26,6 +26,7 @@ KINDS = {
     "pg19": "arch_search.data.corpora.huggingface:preset",
     "nemotron-cc": "arch_search.data.corpora.huggingface:preset",
     "mixture": "arch_search.data.corpora.mixture:mixture",
+    "passkeys": "arch_search.data.corpora.passkeys:passkeys",
     "nanogpt": "arch_search.data.token_files.nanogpt:nanogpt",
     "megatron": "arch_search.data.token_files.megatron:megatron",
     "tokenised": "arch_search.data.token_files.arrow:tokenised",

@@ -1,0 +1,88 @@
+"""Thresholds read off planted grids, and fits that find planted coefficients."""
+
+import numpy as np
+import pytest
+
+from arch_search.thresholds import (
+    GridPoint,
+    Threshold,
+    find_thresholds,
+    fit_sentence,
+    fit_thresholds,
+)
+
+PUBLISHED = (0.8e6, 1.6e6, 2.4e6, 4.8e6, 12.9e6, 19.3e6)
+
+
+def point(size, length, ratio, passkeys=None, seed=0):
+    return GridPoint(block="mamba2", state_elements=size, training_length=length, seed=seed,
+                     ratio=ratio, passkeys=passkeys or {})  # fmt: skip
+
+
+def threshold(size, forget, recall=None, seed=0):
+    return Threshold(block="mamba2", state_elements=round(size), seed=seed, tried=(1,),
+                     forget=forget, recall=recall)  # fmt: skip
+
+
+def test_thresholds_are_the_first_length_that_holds_and_the_last_context_that_is_recalled():
+    grid = [
+        point(100, 32, 3.0),
+        point(100, 128, 1.3, {128: 1.0, 256: 0.96, 512: 0.5, 1024: 0.2}),
+        point(100, 64, 1.9, {64: 1.0, 128: 0.97, 256: 0.3}),
+        point(400, 32, 5.0),
+        point(400, 64, 2.5),
+        point(900, 32, 1.0, {32: 0.9}),
+    ]
+    small, middle, large = find_thresholds(grid, factor=2.0)
+    assert (small.forget, small.recall, small.tried) == (64, 128, (32, 64, 128))
+    assert (middle.forget, middle.recall) == (None, None)
+    assert (large.forget, large.recall) == (32, 0)  # not even the shortest context
+    strict = find_thresholds(grid, factor=1.5)[0]
+    assert (strict.forget, strict.recall) == (128, 256)
+    assert find_thresholds(grid, factor=2.0, accuracy=0.98)[0].recall == 64
+
+
+def test_fits_find_the_published_coefficients():
+    made = [
+        threshold(
+            n, 1e3 * (5.172 * n / 1e6 - 4.469), 1e3 * (4.756 * (1.365 ** (n / 1e6) - 1) - 0.742)
+        )
+        for n in PUBLISHED
+    ]
+    linear = fit_thresholds(made, "forget")[0]
+    assert linear.coefficients["slope"].value == pytest.approx(5.172)
+    assert linear.coefficients["intercept"].value == pytest.approx(-4.469)
+    assert linear.r_squared == pytest.approx(1)
+    assert linear.at(np.array([12.9])) == pytest.approx([62.25], abs=0.01)
+    _, exponential = fit_thresholds(made, "recall")
+    found = {name: c.value for name, c in exponential.coefficients.items()}
+    assert np.exp(found["rate"]) == pytest.approx(1.365, rel=1e-4)
+    assert found["scale"] == pytest.approx(4.756, rel=1e-3)
+    assert found["intercept"] == pytest.approx(-0.742, abs=0.01)
+    assert "6 points" in fit_sentence(exponential)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng, inside = np.random.default_rng(0), 0
+    for _ in range(200):
+        made = [threshold(n, 1e3 * (5 * n / 1e6 + 3 + rng.normal()), seed=s)
+                for n in PUBLISHED for s in range(2)]  # fmt: skip
+        slope = fit_thresholds(made, "forget")[0].coefficients["slope"]
+        inside += slope.low <= 5 <= slope.high
+    assert 180 <= inside <= 199  # 95 % of 200 is 190
+
+
+def test_a_toy_grid_is_as_well_conditioned_as_the_published_one():
+    sizes = [500, 1_000, 2_000, 4_000, 8_000]
+    made = [threshold(n, round(20 * (np.exp(n / 3_000) - 1) + 30)) for n in sizes]
+    _, exponential = fit_thresholds(made, "forget")
+    assert exponential.coefficients["rate"].value == pytest.approx(1e6 / 3_000, rel=0.05)
+    assert exponential.r_squared > 0.999
+
+
+def test_too_few_sizes_are_not_fitted():
+    assert fit_thresholds([threshold(1e6, 64)], "forget") == ()
+    two = fit_thresholds([threshold(1e6, 64), threshold(2e6, 128), threshold(3e6, None)], "forget")
+    assert [fit.form for fit in two] == ["linear"]
+    assert two[0].coefficients["slope"].low is None
+    assert "no freedom left" in fit_sentence(two[0])
