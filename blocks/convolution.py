@@ -1,7 +1,6 @@
 """The short causal convolution that many mixers put behind their input projection."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.convolution import causal_convolution
@@ -20,8 +19,22 @@ class ShortConvolution(nn.Module):
         self, x: Tensor, state: Tensor | None, reset: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """x (B, T, C) and the last inputs (B, taps - 1, C) -> the same."""
-        y, last = causal_convolution(x, self.weight, self.bias, state, reset=reset)
-        return F.silu(y), last
+        return causal_convolution(x, self.weight, self.bias, state, reset=reset, silu=True)
+
+    def in_parts(
+        self, x: Tensor, state: Tensor | None, reset: Tensor | None, sizes: list[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """As `forward`, y split into `sizes` channels: on a GPU each has memory of its own.
+
+        A scan's kernel wants its inputs apart, and a copy would be kept beside the whole y.
+        """
+        if not x.is_cuda or state is not None or reset is not None:
+            y, last = self(x, state, reset)
+            return list(y.split(sizes, dim=-1)), last
+        biases = [None] * len(sizes) if self.bias is None else self.bias.split(sizes)
+        parts = zip(x.split(sizes, dim=-1), self.weight.split(sizes), biases, strict=True)
+        found = [causal_convolution(part, w, b, silu=True) for part, w, b in parts]
+        return [y for y, _ in found], torch.cat([last for _, last in found], dim=-1)
 
     def initial_state(self, batch: int, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         """Zeros (B, taps - 1, C)."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from blocks.base import Cost, Drives, State
@@ -11,7 +12,7 @@ from blocks.convolution import ShortConvolution
 from blocks.decay_gate import SoftplusDecay, prefixed
 from blocks.gated_norm import GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
-from blocks.linear import Linear, linear_flops, project
+from blocks.linear import Linear, linear_flops, narrow_projection
 from blocks.linear_state import Inputs, LinearState
 from blocks.options import option, require_not_negative, require_positive
 from kernels.backends import backends_used
@@ -95,11 +96,14 @@ class GatedDeltaNet(LinearState):
         """What the scan reads, the output gate, and what the convolution carries."""
         o, after = self.options, {}
         qkv, ab, gate = self._project(x)
-        if self.convolution is not None:
-            qkv, after["convolution"] = self.convolution(
-                qkv, None if state is None else state["convolution"], reset
-            )
-        q, k, v = qkv.split(self.mixed, dim=-1)
+        key_size, n_key_size, value_size = self.mixed
+        sizes = [key_size + n_key_size, value_size]
+        if self.convolution is None:
+            qk, v = qkv.split(sizes, dim=-1)
+        else:
+            before = None if state is None else state["convolution"]
+            (qk, v), after["convolution"] = self.convolution.in_parts(qkv, before, reset, sizes)
+        q, k = qk.split([key_size, n_key_size], dim=-1)
         n, N, repeats = self.householders, o.value_heads, o.value_heads // o.key_heads
         q_BTNK = l2_norm(q.unflatten(-1, (o.key_heads, -1)))
         k_BTnNK = l2_norm(k.unflatten(-1, (n, o.key_heads, -1)))
@@ -118,13 +122,12 @@ class GatedDeltaNet(LinearState):
         return inputs, gate, after
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v; a and b; the output gate. The narrow a and b spare a GPU odd row lengths."""
+        """q, k and v; a and b; the output gate. On a GPU odd row lengths would be slow."""
         few = (1 + self.householders) * self.options.value_heads
         if not x.is_cuda:
             return self.input(x), *self.gates(x).tensor_split([few], dim=-1)
-        (ab,) = project(x, self.gates.weight[:few])
-        qkv, gate = project(x, self.input.weight, self.gates.weight[few:])
-        return qkv, ab, gate
+        weight = self.gates.weight
+        return self.input(x), narrow_projection(x, weight[:few]), F.linear(x, weight[few:])
 
     def uncompiled(self) -> tuple[str, ...]:
         # fla's is an operator that a compiled graph holds; our own is a loop over chunks

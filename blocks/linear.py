@@ -1,6 +1,5 @@
 """A linear map whose weight is left for the model to fill."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -17,12 +16,11 @@ class Linear(nn.Linear):
         """Nothing: the start is declared by the block and drawn by the model."""
 
 
-def project(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-    """x Wᵀ for each W (outputs, inputs) by one product, which on a GPU is faster than several."""
-    sizes = [len(weight) for weight in weights]
-    short = -sum(sizes) % ALIGNED
-    joined = F.pad(torch.cat(weights), (0, 0, 0, short)) if short else torch.cat(weights)
-    return F.linear(x, joined).split([*sizes, short], dim=-1)[: len(sizes)]
+def narrow_projection(x: Tensor, weight: Tensor) -> Tensor:
+    """x Wᵀ for a W of few outputs: on a GPU they are rounded up to what tensor cores take."""
+    short = -len(weight) % ALIGNED if x.is_cuda else 0
+    y = F.linear(x, F.pad(weight, (0, 0, 0, short)) if short else weight)
+    return y[..., : len(weight)]
 
 
 def linear_flops(inputs: int, outputs: int) -> int:

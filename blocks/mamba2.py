@@ -13,6 +13,7 @@ from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.linear_state import Inputs, LinearState
 from blocks.options import option, require_not_negative, require_positive, require_range
+from kernels.backends import backends_used
 from kernels.decay import padded_length
 from kernels.ssd import ssd_scan
 from kernels.ssd.chunked import CHUNK
@@ -104,6 +105,10 @@ class Mamba2(LinearState):
             "log_decay": log_decay,
         }
         return inputs, value_BTNV, gate, after
+
+    def uncompiled(self) -> tuple[str, ...]:
+        # mamba-ssm's is an operator that a compiled graph holds; our own is a loop over chunks
+        return () if "mamba_ssm" in backends_used().get("ssd", ()) else ("scan",)
 
     def scan(
         self, inputs: Inputs, state: State | None, reset: Tensor | None

@@ -1,8 +1,16 @@
 """Causal depthwise convolution over time, with the inputs that it still needs carried along."""
 
+from typing import Literal, cast, get_args
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kernels.backends import Candidate, Signature, choose
+from kernels.compiling import constant
+from kernels.probing import disagreement
+
+Backend = Literal["auto", "torch", "fla"]
 
 
 def causal_convolution(
@@ -12,6 +20,8 @@ def causal_convolution(
     state: Tensor | None = None,
     *,
     reset: Tensor | None = None,
+    silu: bool = False,
+    backend: Backend = "auto",
 ) -> tuple[Tensor, Tensor]:
     """y_t[c] = bias[c] + sum over j of weight[c, j] x_{t - (W - 1) + j}[c]; the last tap sees x_t.
 
@@ -19,9 +29,76 @@ def causal_convolution(
         x: (B, T, C).   weight: (C, W).   bias: (C,) or None.
         state: (B, W - 1, C), the inputs before the first; zeros if None.
         reset: (B, T) bool; True where a document begins: earlier inputs count as zero.
+        silu: whether y goes through SiLU.
+        backend: "fla" needs a GPU, and computes what has neither state nor reset; the rest is
+            torch's. "auto" takes it there where it proves right.
     Returns:
         y (B, T, C) and the last W - 1 inputs of the current document, (B, W - 1, C).
+    Raises:
+        ValueError: the backend's name is wrong.
+        BackendUnavailable: a backend asked for by name did not prove right here.
     """
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
+    T, lags = x.shape[1], weight.shape[1] - 1
+    if state is None and reset is None and lags < T:
+        sizes = (*weight.shape, int(bias is not None), int(silu))
+        if _choose(backend, x.device, x.dtype, sizes, x.shape[0], T) == "fla":
+            from kernels.with_fla import causal_convolution_fla
+
+            return causal_convolution_fla(x, weight, bias, silu=silu), x[:, T - lags :].clone()
+    y, last = _by_taps(x, weight, bias, state, reset)
+    return F.silu(y) if silu else y, last
+
+
+@constant
+def _choose(
+    backend: Backend,
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: tuple[int, ...],
+    batch: int,
+    length: int,
+) -> Backend:
+    names = ("channels", "taps", "bias", "silu")
+    signature = Signature(
+        device=device, dtype=dtype, sizes=tuple(zip(names, sizes, strict=True)),
+        batch=batch, length=length,
+    )  # fmt: skip
+    fast = (Candidate(name="fla", probe=_probe_fla),)
+    return cast(Backend, choose("convolution", backend, signature, fast=fast, plain="torch"))
+
+
+def _probe_fla(signature: Signature) -> str | None:
+    if signature.device.type != "cuda":
+        return "its kernels need a GPU"
+    from kernels.with_fla import causal_convolution_fla
+
+    sizes, generator = dict(signature.sizes), torch.Generator(signature.device).manual_seed(0)
+    B, T, C = signature.batch, signature.length, sizes["channels"]
+    silu = bool(sizes["silu"])
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=signature.device)
+
+    inputs = {"x": normal(B, T, C).to(signature.dtype), "weight": 0.5 * normal(C, sizes["taps"])}
+    if sizes["bias"]:
+        inputs["bias"] = normal(C)
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
+        return [causal_convolution_fla(x, weight, bias, silu=silu)]
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
+        y, _ = _by_taps(x, weight, bias, None, None)
+        return [F.silu(y) if silu else y]
+
+    shared = frozenset({"weight", "bias"})
+    return disagreement(run, reference, inputs, signature, shared=shared)
+
+
+def _by_taps(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
     B, T, _ = x.shape
     lags = weight.shape[1] - 1
     if state is None:

@@ -4,7 +4,7 @@ Its public functions stop the compiler; its forward and backward passes, wrapped
 leave norms, gates and convolutions around them to be fused by it. Tested with fla 0.6.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -126,3 +126,74 @@ def _differentiate(ctx: Any, grad_output: Tensor, grad_last: Tensor, _total: Any
 
 
 torch.library.register_autograd("arch_search::fla_gated_delta", _differentiate, setup_context=_keep)
+
+
+def causal_convolution_fla(x: Tensor, weight: Tensor, bias: Tensor | None, *, silu: bool) -> Tensor:
+    """y (B, T, C) of `kernels.convolution.causal_convolution`, from no state; x may be a slice."""
+    return torch.ops.arch_search.fla_convolution(x, weight.contiguous(), bias, silu)
+
+
+def _convolve(x: Tensor, weight: Tensor, bias: Any, silu: bool) -> Tensor:
+    from fla.modules.causal_conv1d.ops import causal_conv1d_fwd
+
+    forward = cast(Any, causal_conv1d_fwd)
+    activation = "silu" if silu else None
+    y, _ = forward(x=x, weight=weight, bias=bias, residual=None, activation=activation)
+    return y
+
+
+def _convolve_backward(
+    x: Tensor, weight: Tensor, bias: Any, grad: Tensor, silu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from fla.modules.causal_conv1d.ops import causal_conv1d_bwd
+
+    backward = cast(Any, causal_conv1d_bwd)
+    activation = "silu" if silu else None
+    dx, dw, db, _, _ = backward(
+        x=x, dy=grad.contiguous(), dht=None, weight=weight, bias=bias, activation=activation
+    )
+    db = x.new_empty(0) if db is None else db
+    return dx.contiguous(), dw.contiguous(), db
+
+
+_convolve_op = torch.library.custom_op(
+    "arch_search::fla_convolution",
+    _convolve,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, bool silu) -> Tensor",
+)
+_convolve_backward_op = torch.library.custom_op(
+    "arch_search::fla_convolution_backward",
+    _convolve_backward,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor? bias, Tensor grad, bool silu) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+
+
+@_convolve_op.register_fake
+def _(x, weight, bias, silu):
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_convolve_backward_op.register_fake
+def _(x, weight, bias, grad, silu):
+    db = x.new_empty(0) if bias is None else torch.empty_like(bias)
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return dx, torch.empty_like(weight), db
+
+
+def _keep_inputs(ctx: Any, inputs: tuple, output: Tensor) -> None:
+    x, weight, bias, ctx.silu = inputs
+    ctx.save_for_backward(x, weight, bias)
+
+
+def _differentiate_convolution(ctx: Any, grad: Tensor):
+    x, weight, bias = ctx.saved_tensors
+    dx, dw, db = torch.ops.arch_search.fla_convolution_backward(x, weight, bias, grad, ctx.silu)
+    return dx, dw, None if bias is None else db, None
+
+
+torch.library.register_autograd(
+    "arch_search::fla_convolution", _differentiate_convolution, setup_context=_keep_inputs
+)

@@ -18,7 +18,7 @@ Backend = Literal["auto", "full", "chunked", "triton"]
 
 IGNORED = -100  # a target that counts for nothing
 FULL_ELEMENTS = 2**26  # logits that `auto` computes at once off the GPU: 256 MiB
-PIECE_ELEMENTS = {"cpu": 2**24, "cuda": 2**29}  # logits of a piece
+PIECE_ELEMENTS = {"cpu": 2**24, "cuda": 2**28}  # logits of a piece
 ROWS = 128  # pieces are multiples of it
 
 

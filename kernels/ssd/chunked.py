@@ -1,15 +1,17 @@
 """Mamba-2's state-space dual form in chunks of time (arXiv 2405.21060, §6)."""
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from kernels.backends import record_backend
+from kernels.backends import Candidate, Signature, choose
+from kernels.compiling import constant
 from kernels.decay import chunk_decays, join_chunks, split_chunks
+from kernels.probing import disagreement
 from kernels.ssd.reference import ssd_loop
 
-Backend = Literal["auto", "loop", "chunked"]
+Backend = Literal["auto", "loop", "chunked", "mamba_ssm"]
 
 CHUNK = 64  # steps that see each other through scores rather than through the state
 
@@ -33,11 +35,13 @@ def ssd_scan(
         query, key: (B, T, G, K), G divides N; head n reads group n // (N / G).
         value: (B, T, N, V).   log_decay: (B, T, N), at most 0.   state: (B, N, K, V) or None.
         reset: (B, T) bool; True where a document begins: the state before that token is zero.
-        backend: "loop" is the truth; "chunked" is its parallel form, and what "auto" takes.
+        backend: "loop" is the truth; "chunked" is its parallel form; "mamba_ssm" needs a GPU;
+            "auto" takes that where it proves right, else "chunked". A single step is the loop's.
     Returns:
         output (B, T, N, V) in value's dtype and the last state (B, N, K, V), float32 or wider.
     Raises:
         ValueError: the backend's name is wrong, or G does not divide N.
+        BackendUnavailable: a backend asked for by name did not prove right here.
     """
     if backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
@@ -45,11 +49,16 @@ def ssd_scan(
     N, V = value.shape[2:]
     if N % G:
         raise ValueError(f"query has {G} groups, which do not divide value's {N} heads")
+    if T > 1:
+        backend = _choose(backend, query.device, query.dtype, (G, N, K, V), B, T)
+        if backend == "mamba_ssm":
+            from kernels.with_mamba_ssm import ssd_mamba
+
+            return ssd_mamba(query, key, value, log_decay, state, reset=reset)
     wide = torch.float64 if value.dtype == torch.float64 else torch.float32
     if state is None:
         state = query.new_zeros(B, N, K, V, dtype=wide)
     q, k, v, g, state = (x.to(wide) for x in (query, key, value, log_decay, state))
-    record_backend("ssd", "loop" if backend == "loop" else "chunked")
     with torch.autocast(query.device.type, enabled=False):
         if backend == "loop" or T == 1:
             q, k = (x.repeat_interleave(N // G, dim=2) for x in (q, k))
@@ -57,6 +66,52 @@ def ssd_scan(
         else:
             output, last = _chunked(q, k, v, g, state, reset=reset, chunk=min(chunk, T))
     return output.to(value.dtype), last
+
+
+@constant
+def _choose(
+    backend: Backend,
+    device: torch.device,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int, int],
+    batch: int,
+    length: int,
+) -> Backend:
+    signature = Signature(
+        device=device, dtype=dtype, sizes=tuple(zip("GNKV", sizes, strict=True)),
+        batch=batch, length=length,
+    )  # fmt: skip
+    fast = (Candidate(name="mamba_ssm", probe=_probe_mamba),)
+    return cast(Backend, choose("ssd", backend, signature, fast=fast, plain="chunked"))
+
+
+def _probe_mamba(signature: Signature) -> str | None:
+    from kernels.with_mamba_ssm import ssd_mamba, why_not
+
+    if (reason := why_not(signature)) is not None:
+        return reason
+    sizes = dict(signature.sizes)
+    N, K, V = sizes["N"], sizes["K"], sizes["V"]
+
+    def reference(query: Tensor, **rest: Tensor) -> tuple[Tensor, Tensor]:
+        state = query.new_zeros(1, N, K, V)
+        return _chunked(query, **rest, state=state, reset=None, chunk=CHUNK)
+
+    return disagreement(ssd_mamba, reference, probe_inputs(signature), signature)
+
+
+def probe_inputs(signature: Signature) -> dict[str, Tensor]:
+    """Inputs as a block gives them: decays from none to strong."""
+    sizes, generator = dict(signature.sizes), torch.Generator(signature.device).manual_seed(0)
+    B, T, G, N = signature.batch, signature.length, sizes["G"], sizes["N"]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device=signature.device)
+
+    inputs = {name: sizes["K"] ** -0.5 * normal(B, T, G, sizes["K"]) for name in ("query", "key")}
+    inputs["value"] = normal(B, T, N, sizes["V"])
+    inputs = {name: x.to(signature.dtype) for name, x in inputs.items()}
+    return inputs | {"log_decay": -3 * torch.sigmoid(normal(B, T, N)) ** 4}
 
 
 def _chunked(
