@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from arch_search.storage import Root
-from arch_search.stored_model import keep_imported
 
 
 def import_model(
@@ -21,6 +20,7 @@ def import_model(
 ) -> None:  # fmt: skip
     """Read a published Mamba-2 model; then `inspect`, and `train.start`, know it by its name."""
     from arch_search.state_spaces import read_state_spaces  # torch, for this command alone
+    from arch_search.stored_model import keep_imported
 
     root = Root().make()
     model = read_state_spaces(folder)

@@ -148,8 +148,9 @@ def half_widths_alone(fit: Fit, weights: Array, *, level: float = 0.95) -> Array
         return np.full(len(weights), np.nan)
     moving = np.abs(weights).max(axis=1) > 0  # an arm minus itself has no law
     half = np.zeros(len(weights))
-    law = law_on(fit.design, weights[moving])
-    half[moving] = law.critical_alone(level) * fit.standard_errors(weights[moving])
+    if moving.any():
+        law = law_on(fit.design, weights[moving])
+        half[moving] = law.critical_alone(level) * fit.standard_errors(weights[moving])
     return half
 
 

@@ -31,7 +31,8 @@ def resolvable_in_noise(
     """
     if (weights.shape[1] - 1) * (seeds - 1) < 1:
         return None
-    return np.array(_resolvable(weights.tobytes(), weights.shape, seeds, level, power))
+    matrix = np.asarray(weights, float)
+    return np.array(_resolvable(matrix.tobytes(), matrix.shape, seeds, level, power))
 
 
 @lru_cache(maxsize=256)
