@@ -17,9 +17,10 @@ from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollapseOptions:
-    """multiple: how far, in training lengths, or `tokens` if given.   factor: collapse is loss over this many times the
-    largest within the training length; 2 as published, less for small models, which cannot get
-    twice as bad.   documents: rows of text, at most.
+    """multiple: how far, in training lengths; tokens: the same for all arms, instead.
+
+    factor: collapse is loss over this many times the largest within the training length; 2 as
+    published, less for small models, which cannot get twice as bad.   documents: rows, at most.
     """
 
     multiple: PositiveInt = 16
