@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from arch_search.muon import Muon, is_matrix
 from arch_search.spec import OptimiserSpec, ScheduleSpec
 from blocks.initialisation import Parameter
 
@@ -13,17 +14,25 @@ from blocks.initialisation import Parameter
 def make_optimiser(
     model: nn.Module, declared: Mapping[str, Parameter], spec: OptimiserSpec
 ) -> torch.optim.AdamW:
-    """AdamW over two groups, decayed and not, each in the order of the parameters' names."""
-    named = sorted(model.named_parameters())
-    groups = [
-        {
-            "params": [p for name, p in named if declared[name].decay is decay],
-            "weight_decay": spec.weight_decay if decay else 0.0,
-        }
-        for decay in (True, False)
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+    """AdamW over two groups, decayed and not, each in the order of the parameters' names.
+
+    Muon moves matrices, decayed and not, in groups of their own, and the rest as AdamW does.
+    """
+    muon = spec.name == "muon"
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in sorted(model.named_parameters()):
+        diagonal = declared[name].role == "recurrence" and parameter.ndim == 2
+        matrix = muon and is_matrix(name, parameter, diagonal=diagonal)
+        groups.setdefault((not declared[name].decay, matrix), []).append(parameter)
+    return (Muon if muon else torch.optim.AdamW)(
+        [
+            {
+                "params": parameters,
+                "weight_decay": 0.0 if undecayed else spec.weight_decay,
+                **({"matrices": True} if matrix else {}),
+            }
+            for (undecayed, matrix), parameters in sorted(groups.items(), key=lambda item: item[0])
+        ],
         lr=spec.learning_rate,
         betas=spec.betas,
         eps=spec.eps,

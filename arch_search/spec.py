@@ -110,9 +110,9 @@ class DataSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimiserSpec:
-    """AdamW. Decay touches only what a block or the model declares as decayed."""
+    """AdamW, or Muon for matrices. Decay touches what a block or the model declares as decayed."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "muon"] = "adamw"
     learning_rate: PositiveFloat = 3e-3
     betas: tuple[float, float] = (0.9, 0.95)
     eps: PositiveFloat = 1e-10
