@@ -133,7 +133,7 @@ def curves(experiment: Experiment) -> pd.DataFrame:
 def curve_metric(curves: pd.DataFrame) -> str:
     """Validation if it was logged often enough to draw a curve, else the training loss."""
     steps = curves.groupby("metric")["step"].nunique()
-    for metric in ("val/bits_per_byte", "val/subset_bits_per_byte"):
+    for metric in ("val/bits_per_byte", "val/subset_bits_per_byte", "val/subset_accuracy"):
         if int(steps.get(metric, 0) or 0) >= 3:
             return metric
     return "train/loss"

@@ -16,6 +16,7 @@ from arch_search.storage import Root
 from arch_search.throughput.record import read_record
 from dashboards import depth, evidence, figures, throughput
 from dashboards.rows import SPEED
+from dashboards.task_figures import draw_tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,7 @@ def draw_all(
         charts |= _of_the_model(experiment, comparison, values, fit)
     charts["metrics"] = evidence.all_metrics(effects) if effects else None
     charts |= _of_the_runs(experiment)
+    charts |= draw_tasks(experiment)
     if documents:
         each = document_table(experiment)
         charts["documents"] = evidence.documents(experiment, each, documents)
@@ -135,6 +137,11 @@ CAPTIONS = {
     "positions": "Bits per byte at each position of long validation documents, to several times "
     "the training length. Line: mean over seeds. Band: lowest to highest seed. Both panels rest on "
     "the same documents, so what is common to all arms cancels on the right.",
+    "sequences": "Held-out items of the task, mean over seeds. Dashed: the training length.",
+    "states": "Line: the best arm of each mixer and state size, mean over seeds. Dots: runs. "
+    "Dashed, in a mixer's colour: its smallest state with an accuracy of 0.99.",
+    "depths": "The share of prompts that are answered to the character, by their length and the "
+    "depth at which the answer stands; over seeds.",
     "knockout": "What the metric changes by with one layer knocked out: its mixer removed, or its "
     "state reset. Line: mean over seeds; dots: seeds. The models were not trained for it, and arms "
     "may have other blocks at one depth.",

@@ -1,0 +1,141 @@
+"""Figures of synthetic tasks: beyond the training length, by size of the state, by depth."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from arch_search.metric_names import label
+from arch_search.records import Experiment, table
+from arch_search.spec import ArmSpec
+from dashboards.figures import MANY_ARMS, WIDTH, arm_colour, arm_order
+from dashboards.palette import INK, MUTED, mixer_colours
+
+ENOUGH = 0.99  # the accuracy at which a state counts as large enough, as in Zoology
+DEPTHS = 10  # rows of a heat map
+
+
+def draw_tasks(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
+    """By name, those for which the records hold something."""
+    charts: dict[str, alt.TopLevelMixin | None] = {}
+    positions = table(experiment, "by_position")
+    if not positions.empty and len(set(positions["position"])) > 2:
+        charts["sequences"] = by_position(experiment, positions)
+    sizes = state_sizes(experiment, experiment.plan.primary.metric)
+    if sizes.drop_duplicates(["mixer", "state_bytes"])["mixer"].duplicated().sum() > 0:
+        charts["states"] = by_state(sizes, experiment.plan.primary.metric)
+    answers = table(experiment, "answers")
+    if not answers.empty and not answers.dropna(subset=["depth"]).empty:
+        charts["depths"] = by_depth_and_length(experiment, answers)
+    return charts
+
+
+def by_position(experiment: Experiment, positions: pd.DataFrame):
+    """Left: accuracy at each position. Right: of the whole sequence up to it. Mean over seeds."""
+    training = experiment.baseline.data.sequence_length
+    kinds = ("accuracy", "sequence_accuracy")
+    rows = {kind: _means(positions, ["arm", "position"], kind) for kind in kinds}
+    mark = alt.Chart(pd.DataFrame({"at": [training]})).mark_rule(color=INK, strokeDash=[4, 4])
+    many = len(experiment.plan.arms) > MANY_ARMS
+    colour = arm_colour(experiment, legend=True)
+    x = alt.X("position:Q", title="position (tokens)", scale=alt.Scale(nice=False))
+    colour = alt.Color("arm:N", sort=arm_order(experiment)) if many else colour
+    panels = [
+        alt.layer(
+            alt.Chart(rows[kind])
+            .mark_line(strokeWidth=2)
+            .encode(
+                x=x,
+                y=alt.Y("mean:Q", title=title, scale=alt.Scale(domain=[0, 1])),
+                color=colour,
+            ),
+            mark.encode(x="at:Q"),
+        ).properties(width=(WIDTH - 150) // 2, height=260, title=heading)
+        for kind, title, heading in (
+            ("accuracy", "accuracy", "At each position"),
+            ("sequence_accuracy", "share of sequences", "Everything right up to a position"),
+        )
+    ]
+    return alt.hconcat(*panels, spacing=40)
+
+
+def state_sizes(experiment: Experiment, metric: str) -> pd.DataFrame:
+    """Each run with an accuracy: columns mixer, arm, seed, state_bytes, value."""
+    rows = [
+        (_mixer(run.arm), run.arm.name, run.planned.seed, _state_bytes(run.arm), value)
+        for run in experiment.trained
+        if "accuracy" in metric and (value := run.metrics.get(metric)) is not None
+    ]
+    return pd.DataFrame(rows, columns=["mixer", "arm", "seed", "state_bytes", "value"])
+
+
+def by_state(sizes: pd.DataFrame, metric: str):
+    """The best arm of each mixer and state size, mean over seeds; dots: runs.
+
+    Dashed, in a mixer's colour: its smallest state with an accuracy of 0.99.
+    """
+    means = _means(sizes, ["mixer", "arm", "state_bytes"], "value")
+    best = means.groupby(["mixer", "state_bytes"])["mean"].agg(["max"]).reset_index()
+    large = best.query("max >= @ENOUGH")
+    enough = large.groupby("mixer")["state_bytes"].agg(["min"]).reset_index()
+    kinds = list(dict.fromkeys(sizes["mixer"]))
+    colours = mixer_colours(kinds)
+    colour = alt.Color(
+        "mixer:N", scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds])
+    )
+    x = alt.X(
+        "state_bytes:Q",
+        title="state of the model (bytes, at the training length)",
+        scale=alt.Scale(type="log", base=2),
+        axis=alt.Axis(format="~s", grid=False),
+    )
+    range_ = alt.Scale(domain=[0, 1])
+    line, dots = (alt.Y(c, title=label(metric), scale=range_) for c in ("max:Q", "value:Q"))
+    return alt.layer(
+        alt.Chart(best).mark_line(strokeWidth=2).encode(x=x, y=line, color=colour),
+        alt.Chart(sizes)
+        .mark_point(filled=True, size=50, opacity=0.6)
+        .encode(x=x, y=dots, color=colour),
+        alt.Chart(enough).mark_rule(strokeDash=[4, 4]).encode(x="min:Q", color=colour),
+    ).properties(width=WIDTH - 300, height=320)
+
+
+def _means(rows: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
+    """Column `mean` for each combination of `by`."""
+    return rows.groupby(by)[value].agg(["mean"]).reset_index()
+
+
+def _state_bytes(arm: ArmSpec) -> float:
+    return arm.counts.get("state_bytes", 4 * arm.counts["state_elements"])
+
+
+def _mixer(arm: ArmSpec) -> str:
+    """The kinds of its mixers, in order of appearance."""
+    return ", ".join(dict.fromkeys(layer.kind for layer in arm.model.layers))
+
+
+def by_depth_and_length(experiment: Experiment, answers: pd.DataFrame):
+    """A heat map an arm and label: the share of strictly right answers by depth and length."""
+    rows = answers.dropna(subset=["depth"])
+    row = np.minimum((rows["depth"].to_numpy(float) * DEPTHS).astype(int), DEPTHS - 1)
+    rows = rows.assign(
+        depth=(100 * (row + 0.5) / DEPTHS).round().astype(int),
+        panel=rows["arm"] + ": " + rows["label"],
+    )
+    cells = _means(rows, ["panel", "length", "depth"], "strict")
+    labels = list(dict.fromkeys(rows["label"]))
+    order = [f"{arm}: {name}" for arm in arm_order(experiment) for name in labels]
+    return (
+        alt.Chart(cells)
+        .mark_rect(stroke="white")
+        .encode(
+            x=alt.X("length:O", title="tokens", axis=alt.Axis(labelAngle=0, labelColor=MUTED)),
+            y=alt.Y("depth:O", title="depth of what is asked (%)"),
+            color=alt.Color(
+                "mean:Q",
+                title="right",
+                scale=alt.Scale(domain=[0, 1], range=["#f3efe6", "#0072b2"]),
+            ),
+            facet=alt.Facet("panel:N", title=None, columns=4, sort=order),
+        )
+        .properties(width=180, height=180)
+    )

@@ -1,0 +1,103 @@
+"""Figures of synthetic tasks, from records of planned runs whose outcomes are made up."""
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from arch_search.planning import make_plan
+from arch_search.records import read_experiment
+from arch_search.storage import Root
+from dashboards.figures import to_svg
+from dashboards.report import make_report, to_html
+from dashboards.task_figures import by_state, draw_tasks
+
+FILE = """
+defaults: [task]
+name: recall
+baseline: {}
+model:
+  pattern: small
+  width: 32
+  mlp: {width: 32}
+  blocks:
+    small: {kind: m2rnn, key_dim: 2, value_heads: 1}
+    large: {kind: m2rnn, key_dim: 32, value_heads: 1}
+    gdn: {kind: gdn, key_dim: 4, value_dim: 4}
+arms:
+  explicit:
+    large: {model: {pattern: large}}
+    gdn: {model: {pattern: gdn}}
+  factors: [model.pattern]
+data: {task: {passkey: {begin: ""}}, sequence_length: 256, batch: 4}
+seeds: 2
+train: {tokens: 8K}
+primary: {metric: task/accuracy}
+evaluate: [task, {passkey: {multiples: [1, 2], task: {begin: ""}}}]
+"""
+VALUES = {"baseline": 0.3, "large": 0.995, "gdn": 0.5}
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "recall.yaml"
+    path.write_text(FILE)
+    root = Root(tmp_path / "root").make()
+    plan = make_plan(path, root)
+    root.experiment(plan.name).write_plan(plan)
+    for run in plan.runs:
+        folder = root.run(run.hash)
+        folder.freeze(run.spec)
+        folder.attempt(1).path.mkdir(parents=True)
+        folder.attempt(1).write_end("FINISHED", "", step=8, time=2.0)
+        folder.write_result(
+            {"state": "FINISHED", "steps": 8, "tokens": 8192, "metrics": {}, "starts": {},
+             "stream": {"tokens": str(run.seed), "text": str(run.seed)}, "started": 1.0,
+             "ended": 2.0, "environment": {}, "branch_scales": {}, "attempt": 1}
+        )  # fmt: skip
+        value = VALUES[run.arm] + 0.001 * run.seed
+        positions = {"length": [256] * 3, "position": [251, 252, 253], "items": [9] * 3,
+                     "accuracy": [value] * 3, "sequence_accuracy": [value, value / 2, 0]}  # fmt: skip
+        folder.write_evaluation(
+            plan.evaluations[0], metrics={"task/accuracy": value}, tables={"by_position": positions}
+        )
+        depth = np.tile((np.arange(10) + 0.5) / 10, 2)
+        answers = {"label": ["passkey"] * 20, "length": [256] * 10 + [512] * 10,
+                   "depth": depth.tolist(), "strict": (depth > 0.5).astype(float).tolist()}  # fmt: skip
+        folder.write_evaluation(
+            plan.evaluations[1],
+            metrics={"passkey/strict_accuracy_1x": 0.5},
+            tables={"answers": answers},
+        )
+    return read_experiment("recall", root)
+
+
+def test_a_report_shows_the_task_by_position_by_state_and_by_depth(experiment):
+    report = make_report(experiment)
+    assert {"sequences", "states", "depths"} <= set(report.figures)
+    page = to_html(report)
+    for heading in ("The task, by position", "By size of the state", "By depth and length"):
+        assert f"<h2>{heading}</h2>" in page
+    said = {name: " ".join(ET.fromstring(f.svg).itertext()) for name, f in report.figures.items()}
+    assert "m2rnn" in said["states"]
+    assert "gated_deltanet" in said["states"]
+    assert "baseline: passkey" in said["depths"]
+    assert report.figures["depths"].svg.count("aria-label") >= 60  # 3 arms, 2 lengths, 10 depths
+
+
+def test_only_a_state_that_suffices_is_marked():
+    def marks(best: float) -> int:
+        sizes = pd.DataFrame(
+            {"mixer": ["m2rnn"] * 2, "arm": ["a", "b"], "seed": [0, 0], "state_bytes": [64, 1024],
+             "value": [0.2, best]}
+        )  # fmt: skip
+        return to_svg(by_state(sizes, "task/accuracy")).count('stroke-dasharray="4,4"')
+
+    assert marks(0.995) == marks(0.5) + 1
+
+
+def test_states_are_not_drawn_where_they_are_all_equal_or_nothing_is_an_accuracy(experiment):
+    alone = [run for run in experiment.runs if run.arm.name != "large"]
+    object.__setattr__(experiment, "runs", tuple(alone))
+    assert "states" not in draw_tasks(experiment)
