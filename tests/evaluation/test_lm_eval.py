@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from arch_search.errors import UsageError
 from arch_search.tasks.harness.suites import SUITES, expand, suite_means
@@ -160,6 +161,17 @@ def test_retrieval_tasks_read_a_local_copy_and_absent_data_harm_nothing(
     found, said = evaluate(uniform, "based_drop")
     assert found.metrics == {}
     assert "nothing is left to evaluate: based_drop (data set" in said[0]
+
+
+def test_what_a_model_gone_wrong_cannot_say_harms_nothing(evaluate, model_of, files):
+    model = model_of("gru")
+    with torch.no_grad():
+        model.head.weight.mul_(1e4)
+    (files / "code.yaml").write_text(ANSWERS.replace("answers", "code") + "unsafe_code: true\n")
+    found, said = evaluate(model, "pages", "choices", "code")
+    assert "pages (its numbers are too large" in said[0]
+    assert "code (it would execute what the model writes)" in said[0]
+    assert list(found.metrics) == ["lm_eval/choices/acc", "lm_eval/choices/acc_norm"]
 
 
 def test_prompts_of_the_retrieval_tasks():

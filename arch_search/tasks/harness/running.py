@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import random
 import sys
@@ -27,7 +28,7 @@ OURS = Path(__file__).parent / "yaml"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Absent:
-    """A task that cannot run here, and why: data or a package that is not there."""
+    """A task that cannot run here, and why: most often data that are not there."""
 
     task: str
     reason: str
@@ -81,14 +82,25 @@ def run_task(name: str, model: HarnessModel, options: Any, cache: Path) -> Ran |
         except Exception as error:  # whatever a task's own code raises for data it does not find
             return Absent(task=name, reason=_first_line(error))
         for task in loaded["tasks"].values():
+            if reason := _cannot_run(task):
+                return Absent(task=name, reason=reason)
             _set_shots(task, options.shots)
             task.set_fewshot_seed(seed=options.seed)
-        # Not `simple_evaluate`: it asks pip and the system about themselves for each task.
-        results = evaluate(
-            model, loaded, limit=options.limit or None, bootstrap_iters=0, log_samples=True
-        )
+        try:
+            # Not `simple_evaluate`: it asks pip and the system about themselves for each task.
+            results = evaluate(
+                model, loaded, limit=options.limit or None, bootstrap_iters=0, log_samples=True
+            )
+        except OverflowError as error:  # a perplexity of a model gone wrong
+            return Absent(task=name, reason=f"its numbers are too large ({error})")
     assert results is not None  # only a process of another rank gets none
     return Ran(rows=_rows(name, dict(results)), items=_items(dict(results)))
+
+
+def _cannot_run(task: Any) -> str:
+    if getattr(task, "UNSAFE_CODE", False):
+        return "it would execute what the model writes"
+    return "it needs images or sound" if getattr(task, "MULTIMODAL", False) else ""
 
 
 def _seed(seed: int) -> None:
@@ -130,7 +142,7 @@ def _rows(asked: str, results: Mapping[str, Any]) -> list[dict[str, Any]]:
                 {
                     "task": task,
                     "name": f"lm_eval/{asked}/{within}{metric}{suffix}",
-                    "value": float(value),
+                    "value": float(value) if math.isfinite(value) else None,
                     "items": len(results["samples"].get(task, ())),
                     "chance": chances.get(task) if metric.startswith("acc") else None,
                     "shots": results["n-shot"].get(task),

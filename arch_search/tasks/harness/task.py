@@ -1,7 +1,6 @@
 """`lm_eval` in an experiment's `evaluate:`: any registered task of lm-evaluation-harness."""
 
 import difflib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -124,7 +123,7 @@ class LmEval(Task):
             context.say(f"lm_eval: left out, {rest}: {listed}")
         metrics = {
             row["name"]: row["value"] for one in done for row in one.rows
-            if math.isfinite(row["value"])
+            if row["value"] is not None
         }  # fmt: skip
         return Evaluation(
             metrics={**metrics, **suite_means(options.tasks, metrics)},
