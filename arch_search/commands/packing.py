@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import logging
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +32,7 @@ def packing(
     """
     from arch_search.planning import make_plan  # imports torch, which other commands do without
 
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     root = Root().make()
     plan = make_plan(file, root, overrides or [])
     found = _measure(plan, runs, steps, rounds)

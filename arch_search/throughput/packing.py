@@ -4,6 +4,7 @@ Every run is a process of its own, as in the scheduler. All have built their mod
 warmed up before anything is timed, so start-up is in neither.
 """
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from arch_search.spec import ArmSpec, ResourceSpec
 from arch_search.throughput.contender import Contender
 from arch_search.throughput.timing import summarise
 
+log = logging.getLogger(__name__)
 READY_SECONDS = 600.0  # all of them compile at once, or wait for the one that does
 WARMUP = 5
 
@@ -54,7 +56,7 @@ def measure_packing(
             process.start()
             workers.append((process, ours))
         pipes = [pipe for _, pipe in workers]
-        ready = [_answer(pipe, READY_SECONDS) for pipe in pipes]
+        ready = [_ready(i, pipe) for i, pipe in enumerate(pipes)]
         busy = _ask(pipes[0], ("profile", steps), timeout)
         alone, packed = [], []
         for _ in range(rounds):
@@ -78,8 +80,15 @@ def measure_packing(
         "device": ready[0]["device"],
         "alone_seconds": alone, "packed_seconds": packed,
         "gain": gain.median, "gain_low": gain.low, "gain_high": gain.high,
+        "ready_seconds": [one["seconds"] for one in ready],
         "busy": busy, "peak_memory_gib": max(one["peak_memory_gib"] for one in ready),
     }  # fmt: skip
+
+
+def _ready(number: int, pipe: Connection) -> dict[str, Any]:
+    found = _answer(pipe, READY_SECONDS)
+    log.info("run %d is ready, after %.0f s of its own", number, found["seconds"])
+    return found
 
 
 def _all_at_once(pipes: Sequence[Connection], steps: int, timeout: float) -> float:
@@ -110,6 +119,7 @@ def _answer(pipe: Connection, timeout: float) -> Any:
 
 def _serve(run: PackedRun, pipe: Connection) -> None:
     """In a process of its own: build and warm up a run, then do steps as asked until hung up on."""
+    begun = time.monotonic()
     os.environ["OMP_NUM_THREADS"] = str(max(1, int(run.resources.cpus)))
     torch.set_num_threads(max(1, int(run.resources.cpus)))
     try:
@@ -119,7 +129,14 @@ def _serve(run: PackedRun, pipe: Connection) -> None:
         step = one.training_step(run.batch, run.arm.data.sequence_length)
         _steps(step, WARMUP, device)
         reserved = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
-        pipe.send({"device": device_model(device), "peak_memory_gib": reserved / 2**30})
+        seconds = time.monotonic() - begun
+        pipe.send(
+            {
+                "device": device_model(device),
+                "peak_memory_gib": reserved / 2**30,
+                "seconds": seconds,
+            }
+        )
         while True:
             kind, steps = pipe.recv()
             pipe.send((_busy if kind == "profile" else _steps)(step, steps, device))

@@ -17,8 +17,9 @@ def time_calls(
 ) -> list[float]:
     """Seconds of each of `calls` calls behind `warmup` untimed ones.
 
-    On CUDA the host runs ahead, as in training: events mark the calls on the device, which is
-    waited for before the first and behind the last alone.
+    On CUDA events mark the calls on the device, which is waited for behind the last alone: the host
+    runs ahead, as in training. A wait before the first call would put into it what the host takes
+    to launch the first kernels (5 to 15 ms of 260, measured with a model of 24 layers).
     """
     for _ in range(warmup):
         run()
@@ -28,7 +29,6 @@ def time_calls(
             run()
             times.append(time.perf_counter())
         return [after - before for before, after in itertools.pairwise(times)]
-    torch.cuda.synchronize(device)
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(calls + 1)]
     marks[0].record()
     for mark in marks[1:]:
