@@ -67,16 +67,23 @@ def cells_of(spec: ThroughputSpec, *, batch: int, length: int) -> tuple[Cell, ..
     for pair in spec.cells:
         sweeps.setdefault(pair, set())
     tokens = spec.tokens or batch * length
-    for context in _contexts(spec, tokens, length):
+    contexts = _contexts(spec, tokens, length)
+    for context in contexts:
         if tokens % context:
             raise ValueError(
                 f"throughput.contexts: {context} does not divide {tokens} tokens a batch; choose "
                 "lengths that do, or throughput.tokens"
             )
-        sweeps.setdefault((tokens // context, context), set()).add("context")
-    halved = [batch >> power for power in range(batch.bit_length())]
-    for size in halved if spec.batches is None else spec.batches:
-        sweeps.setdefault((size, length), set()).add("batch")
+        sweeps.setdefault((tokens // context, context), set())
+    halved = tuple(batch >> power for power in range(batch.bit_length()))
+    batches = halved if spec.batches is None else spec.batches
+    for size in batches:
+        sweeps.setdefault((size, length), set())
+    for (size, context), found in sweeps.items():  # whatever lies on a sweep is a point of it
+        if contexts and size * context == tokens:
+            found.add("context")
+        if batches and context == length:
+            found.add("batch")
     read = ((1, length),) if spec.prefill is None else spec.prefill
     decoded = ((1, length), (batch, length)) if spec.decode is None else spec.decode
     return (

@@ -41,6 +41,14 @@ def test_cells_are_the_own_batch_then_the_sweeps_each_once():
     ]  # fmt: skip
 
 
+def test_whatever_lies_on_a_sweep_is_a_point_of_it():
+    spec = ThroughputSpec(contexts=(1024,), batches=(), cells=((2, 16_384),))
+    cells = cells_of(spec, batch=8, length=4096)
+    swept = {c.length for c in cells if "context" in c.sweeps}
+    assert swept == {1024, 4096, 16_384}
+    assert not any("batch" in c.sweeps for c in cells)
+
+
 def test_by_default_contexts_go_from_1k_to_64k_and_batches_down_to_one():
     cells = cells_of(ThroughputSpec(), batch=16, length=4096)
     swept = sorted(c.length for c in cells if "context" in c.sweeps)
