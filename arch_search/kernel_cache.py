@@ -51,11 +51,24 @@ def _own_folder(given: str | None) -> Path:
 
 
 @contextlib.contextmanager
-def alone_on_this_node(cache: Path) -> Iterator[None]:
-    """Wait until no other process here is warming up: tuning times kernels."""
+def alone_on_this_node(cache: Path, what: str) -> Iterator[None]:
+    """Wait until no other process here is warming up: tuning times kernels.
+
+    Args:
+        what: a name of what is compiled and tuned inside. What was so before finds it in the cache,
+            so it waits for nobody: runs that share a GPU would start one behind the other.
+    """
+    done = cache / "warm" / what
+    if done.exists():
+        yield
+        return
     with (cache / "warm-up.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        if done.exists():  # by the one that this has waited for
+            fcntl.flock(file, fcntl.LOCK_UN)
         yield
+        done.parent.mkdir(exist_ok=True)
+        done.touch()
 
 
 def tuned_files(cache: Path) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from arch_search.kernel_cache import alone_on_this_node, chosen, keep_tuned, pin
 from arch_search.kernel_cache import use_kernel_cache as cache_of_this_node
 from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
 from arch_search.model import LanguageModel
-from arch_search.spec import ResourceSpec
+from arch_search.spec import ResourceSpec, content_hash
 
 
 def compiles(resources: ResourceSpec, device: torch.device) -> bool:
@@ -58,7 +58,8 @@ def warm_up(
 ) -> Kernels:
     """Run a whole step's forward and backward passes, once, and drop the gradients.
 
-    One process of a node does so at a time. Weights and buffers are as before.
+    One process of a node does so at a time, unless one did the same before it. Weights and buffers
+    are as before.
 
     Args:
         tokens, micro_batch, precision, resets, halved: as of `accumulate_within_memory`.
@@ -76,11 +77,21 @@ def warm_up(
     cache = cache_of_this_node()
     if resources.tuned:
         pin_tuned(cache, kept, resources.tuned)
-    with alone_on_this_node(cache):
+    with alone_on_this_node(cache, _what(model, tokens, micro_batch, precision, resources)):
         _pass(model, tokens, micro_batch, precision, resets, compiled, halved)
         torch.cuda.synchronize(device)
     seconds = time.monotonic() - started
     return Kernels(cache=cache, kept=kept, before=tuned_files(cache), seconds=seconds)
+
+
+def _what(
+    model: LanguageModel, tokens: Tensor, micro_batch: int, precision: str, resources: ResourceSpec
+) -> str:
+    """A name of what is compiled and tuned: equal ones find all of it in the node's cache."""
+    layers = {content_hash(asdict(layer)) for layer in model.spec.layers}
+    sizes = [model.spec.width, model.spec.vocabulary, micro_batch or len(tokens), tokens.shape[-1]]
+    chosen_by = [resources.backends, resources.compile, resources.tuned, torch.__version__]
+    return content_hash([sorted(layers), sizes, precision, chosen_by])
 
 
 def _pass(
