@@ -32,6 +32,7 @@ from arch_search.optim import (
 )
 from arch_search.segments import cut_rows, first_segment, row_length
 from arch_search.spec import LogSpec, ResourceSpec, RunSpec
+from arch_search.start_check import check_start
 from arch_search.starting import start_folder
 from arch_search.streams import Stream, held_out, open_hash, open_stream
 from arch_search.tasks.base import EvaluationContext
@@ -127,6 +128,7 @@ def train(
     )
     torch.manual_seed(step_seed(spec.init_seed, -1))  # for buffers that a block draws
     model = build_model(spec.model, seed=spec.init_seed, device=device)
+    check_start(model)
     optimiser = make_optimiser(model, model.declared_parameters(), spec.train.optimiser)
     progress = Progress()
     root = attempt.run.path.parents[1]

@@ -30,6 +30,8 @@ from arch_search.tracking.writer import Writer
 MAX_RESTARTS = 3  # of Ray, one after the other without any run's progress
 CATCH_UP_SECONDS = 60.0  # what MLflow gets to catch up when all runs have ended
 
+PREFLIGHT = "arch_search.preflight:preflight"
+
 log = logging.getLogger("arch_search.driver")
 
 
@@ -135,6 +137,7 @@ def _run_all(
         asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
         raise UsageError(f"a run asks for {asked}, which this machine does not have")
     plan = replace(plan, resources=packed_resources(session, plan))
+    _preflight(session, root, plan, options.execute)
     dispatcher = Dispatcher(
         root=root,
         folder=folder,
@@ -159,6 +162,23 @@ def _run_all(
         raise
     guard.close()
     session.close()
+
+
+def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
+    """Try the arms' kernels where the runs will be, if they need a GPU or backends by name.
+
+    Raises:
+        UsageError: they do not work there, or a parameter's start is not as declared.
+    """
+    resources = plan.resources
+    if execute != EXECUTE or not (resources.gpus or resources.backends):
+        return
+    try:
+        used = session.call(PREFLIGHT, str(root.path), plan.arms, resources, resources=resources)
+    except ValueError as error:
+        session.close()
+        raise UsageError(f"before any run started: {error}") from None
+    log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in used.items()))
 
 
 def _keep_going(dispatcher: Dispatcher, presence: Presence) -> None:

@@ -1,11 +1,11 @@
 """The M²RNN scan: one signature, checked once, over the loop, torch and Triton backends."""
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from kernels.backends import record_backend
+from kernels.backends import asked_for, record_backend
 from kernels.errors import BackendUnavailable
 from kernels.m2rnn.reference import Clip, Nonlinearity, Write, m2rnn_loop
 from kernels.m2rnn.torch_scan import m2rnn_torch
@@ -72,7 +72,7 @@ def m2rnn_scan(
         dtype = scan_dtype(query, key, value, forget)
         state = query.new_zeros(query.shape[0], heads, query.shape[3], value.shape[3], dtype=dtype)
     inputs = (query, key, value, forget, weight, state)
-    backend = _choose(backend, inputs, modes)
+    backend = _choose(cast(Backend, asked_for("m2rnn", backend)), inputs, modes)
     record_backend("m2rnn", backend)
     if backend == "triton":
         from kernels.m2rnn.triton_scan import m2rnn_triton

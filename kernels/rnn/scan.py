@@ -1,11 +1,11 @@
 """RNN, GRU and LSTM scans: one signature each, checked once, over their backends."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from kernels.backends import record_backend
+from kernels.backends import asked_for, record_backend
 from kernels.errors import BackendUnavailable
 from kernels.m2rnn.reference import Clip
 from kernels.rnn import reference, torch_scan
@@ -145,6 +145,7 @@ def _dispatch(
         if given not in allowed:
             raise ValueError(f"{name} is {given!r}; expected one of {', '.join(allowed)}")
     first = next(iter(tensors.values()))
+    backend = cast(Backend, asked_for(kernel, backend))
     chosen = _choose(kernel, backend, tensors, clip, reset)
     record_backend(kernel, chosen)
     if chosen == "triton":
