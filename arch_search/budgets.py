@@ -19,6 +19,7 @@ from arch_search.statistics.blocked import BlockedModel, fit_blocked, linked_arm
 from arch_search.statistics.design import Array
 
 _FLOPS = "forward_flops_per_token"
+NO_CURVE = "validation was logged at fewer than three steps (log.validate_every)"
 _EQUAL = 0.001  # a share; arms this close in cost need no second reading
 _TRAINING = 3  # a backward pass counts as two forward ones
 
@@ -83,7 +84,11 @@ class Curve:
 
 
 def equal_flops(experiment: Experiment) -> Reading | None:
-    """Read all runs where the cheapest arm ended. None: FLOPs are equal, or no curve was logged."""
+    """Read all runs where the cheapest arm ended, off their validation curves.
+
+    None: FLOPs are equal, or `NO_CURVE`. A training loss will not do: at another step it is of
+    another text, which moved it by more than the arms differed.
+    """
     cost = {
         arm.name: _TRAINING * arm.counts[_FLOPS]
         for arm in experiment.plan.arms
@@ -108,6 +113,8 @@ def _at_equal_cost(
     if not _differ(cost.values()):
         return None
     metric, logged = _finished_curves(experiment)
+    if not metric.startswith("val/"):
+        return None
     ends = {arm: float(curve.tokens[-1]) for (arm, _), curve in logged.items() if arm in cost}
     baseline = experiment.baseline.name
     totals = {arm: cost[arm] * end for arm, end in ends.items()}

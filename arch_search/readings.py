@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from arch_search.budgets import Reading, equal_flops, equal_seconds, schedule_sentence
+from arch_search.budgets import NO_CURVE, Reading, equal_flops, equal_seconds, schedule_sentence
 from arch_search.findings import ArmOutcome
 from arch_search.measured_speeds import read_speeds
 from arch_search.metric_names import label
@@ -16,7 +16,7 @@ def read_at_equal_cost(experiment: Experiment) -> tuple[tuple[Reading, ...], str
     speeds, reason = read_speeds(experiment)
     seconds = equal_seconds(experiment, speeds) if speeds else None
     if speeds and seconds is None:
-        reason = f"all arms are equally fast ({speeds.source}), or no curve was logged"
+        reason = f"all arms are equally fast ({speeds.source}), or {NO_CURVE}"
     found = (equal_flops(experiment), seconds)
     return tuple(reading for reading in found if reading is not None), reason
 
@@ -30,11 +30,6 @@ def reading_sentences(
     """
     if readings:
         yield schedule_sentence(schedules)
-    if any(reading.metric.startswith("train/") for reading in readings):
-        yield (
-            "The training loss is of the batches at that step: arms that are read at other steps "
-            "were measured on other text. log.validate_every gives curves on fixed text."
-        )
     at_tokens = {o.arm: _finding(o.low, o.high) for o in outcomes}
     for reading in readings:
         changed = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from arch_search.budgets import TokenMultiplier, schedule_sentence
+from arch_search.budgets import NO_CURVE, TokenMultiplier, schedule_sentence
 from arch_search.cautions import as_sentence
 from arch_search.compare import Comparison
 from arch_search.documents import FEW, REACH, DocumentDifference
@@ -102,9 +102,7 @@ def reach_words(
     said, logged = [], curves(experiment)
     if not any(reading.unit == "FLOPs" for reading in comparison.readings):
         curve = f" Curves are of {label(curve_metric(logged))}." if len(logged) else ""
-        said.append(
-            f"Equal FLOPs: all arms took the same, or no curve was logged to read them by.{curve}"
-        )
+        said.append(f"Equal FLOPs is not shown: all arms took the same, or {NO_CURVE}.{curve}")
     for reading in comparison.readings:
         said.append(
             f"Equal {reading.unit}: every arm at {reading.budget:.3g} {reading.unit} of training "
