@@ -140,7 +140,7 @@ class SamplerSpec:
 
     name: str = "tpe"
     options: dict[str, Any] = field(default_factory=dict)
-    history: Annotated[PositiveInt, Field(ge=100)] = 400
+    history: Annotated[PositiveInt, Field(ge=100)] = 250  # whose best tenth are TPE's 25
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

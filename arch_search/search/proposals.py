@@ -106,8 +106,7 @@ class Proposals:
             return
         trials = {n: self._storage.get_trial(self._ids[n]) for n in range(among)}
         best, first = telling(trials, self._study.directions, history)
-        self._storage.kept = {self._ids[n] for n in best}
-        self._storage.newest = self._ids[first]
+        self._storage.remember((trials[n].number for n in best), trials[first].number)
         self._remembers_since = among
 
     def keep(self, number: int, asked: optuna.Trial) -> None:

@@ -6,7 +6,7 @@ little with their number. So beyond `history` trials it sees the best quarter of
 the others the newest.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from optuna.storages import InMemoryStorage
 from optuna.study import StudyDirection
@@ -19,12 +19,17 @@ _BEST_SHARE = 4  # one in so many of those remembered is there for its merit
 
 
 class RememberingStorage(InMemoryStorage):
-    """Shows `kept` trials, and all with an id from `newest` on; everything while `kept` is None."""
+    """One study. Shows what `remember` named and what came later; everything before that."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: Container[int] | None = None
-        self.newest = 0
+        self._kept: list[int] = []
+        self._newest = 0
+
+    def remember(self, kept: Iterable[int], newest: int) -> None:
+        """Show these of the older trials, and all from `newest` on; both by Optuna's numbers."""
+        self._kept = sorted(number for number in kept if number < newest)
+        self._newest = newest
 
     def get_all_trials(
         self,
@@ -32,10 +37,12 @@ class RememberingStorage(InMemoryStorage):
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        trials = super().get_all_trials(study_id, deepcopy=deepcopy, states=states)
-        if self.kept is None:
-            return trials
-        return [t for t in trials if t._trial_id >= self.newest or t._trial_id in self.kept]
+        if deepcopy or states == (TrialState.WAITING,):
+            return super().get_all_trials(study_id, deepcopy=deepcopy, states=states)
+        with self._lock:
+            trials = self._studies[study_id].trials
+            shown = [*(trials[number] for number in self._kept), *trials[self._newest :]]
+        return [trial for trial in shown if states is None or trial.state in states]
 
 
 def telling(

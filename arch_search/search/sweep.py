@@ -15,11 +15,12 @@ from typing import Any
 from optuna.trial import FixedTrial
 
 from arch_search.search.candidates import Candidates
+from arch_search.search.distinct import DistinctPoints
 from arch_search.search.judge import enough, goes_on
 from arch_search.search.outcome import excess, front, members, minimised, values_of
 from arch_search.search.proposals import Proposals
 from arch_search.search.scores import read_outcome
-from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
+from arch_search.search.space import Space
 from arch_search.search.study import Published, Statement
 from arch_search.search.taken import Taker
 from arch_search.search.trials import (
@@ -29,12 +30,9 @@ from arch_search.search.trials import (
     Trial,
     ledger_path,
 )
-from arch_search.spec import ArmSpec, Plan, PlannedRun
+from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root
 from arch_search.trunk import Trunk
-
-DRAWS = 60  # by the sampler for one trial, before others are tried
-RANDOM_DRAWS = 240  # by chance after that, before the space is listed
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +56,11 @@ class Sweep:
     candidates: Candidates
     space: Space
     proposals: Proposals
+    points: DistinctPoints
     published: Published
-    _seen: dict[str, int] = field(default_factory=dict)  # trial by its layout's content
     _runs: dict[int, PlannedRun] = field(default_factory=dict)  # what each running trial runs
     _scores: dict[int, dict[int, tuple[float, ...]]] = field(default_factory=dict)  # by rung
     _waiting: dict[int, Trial] = field(default_factory=dict)  # scored, and not judged yet
-    _listed: list[dict[str, Any]] | None = None
 
     @classmethod
     def open(cls, root: Root, plan: Plan) -> "Sweep":
@@ -75,14 +72,16 @@ class Sweep:
         assert plan.sweep is not None
         folder = root.experiment(plan.name)
         ledger = Ledger(ledger_path(folder.path, plan.sweep_version)).open()
-        candidates = Candidates.of_plan(plan)
+        candidates, proposals = Candidates.of_plan(plan), Proposals(plan.sweep)
+        space = candidates.space()
         made = cls(
             root=root,
             plan=plan,
             ledger=ledger,
             candidates=candidates,
-            space=candidates.space(),
-            proposals=Proposals(plan.sweep),
+            space=space,
+            proposals=proposals,
+            points=DistinctPoints(space=space, candidates=candidates, proposals=proposals),
             published=Published(plan.sweep, folder, plan.sweep_version, root.identity),
         )
         made._take_up()
@@ -241,76 +240,36 @@ class Sweep:
     # What comes next
 
     def _wants_more(self) -> bool:
-        return self.ledger.tried < self.sweep.trials and self._listed != []
+        return self.ledger.tried < self.sweep.trials and not self.points.exhausted
 
     def _propose(self) -> bool:
         """Add a trial with a layout that no other has; False if there is none."""
         number = len(self.ledger.trials)
-        for draw in range(DRAWS + RANDOM_DRAWS):
-            fixed = self._fixed() if draw == 0 else {}
-            at_random = draw >= DRAWS
-            if self._try(number, draw, fixed, "random" if at_random else "sampler", at_random):
-                return True
-        for params in self._left():
-            if self._try(number, DRAWS + RANDOM_DRAWS, params, "listed", True):
-                return True
-        self._listed = []
-        log.info("the space is exhausted after %d layouts", self.ledger.tried)
-        return False
-
-    def _try(
-        self, number: int, draw: int, fixed: Mapping[str, Any], origin: str, at_random: bool
-    ) -> bool:
-        asked = self.proposals.ask(number, draw, fixed, at_random=at_random)
-        try:
-            arm = self.candidates.resolve(self.space.draw(asked))
-            if arm.factors["content"] in self._seen:
-                raise Rejected(f"the layout of trial {self._seen[arm.factors['content']]}")
-        except Rejected as error:
-            self.proposals.drop(asked)
-            if fixed and origin == "sampler":
-                log.warning("enqueued %s is left out: %s", dict(fixed), error)
+        found = self.points.next(number, self._fixed())
+        if found is None:
+            log.info("the space is exhausted after %d layouts", self.ledger.tried)
             return False
-        origin = "enqueue" if fixed and origin == "sampler" else origin
-        self.proposals.keep(number, asked)
-        self._accept(number, asked.params, arm, origin)
-        self._publish(self.ledger.trials[number])
-        return True
-
-    def _accept(self, number: int, params: dict[str, Any], arm: ArmSpec, origin: str) -> None:
+        self.proposals.keep(number, found.asked)
         trial = Trial(
             number=number,
-            params=dict(params),
-            arm=arm,
-            code=self.candidates.code(arm.model),
+            params=dict(found.asked.params),
+            arm=found.arm,
+            code=self.candidates.code(found.arm.model),
             immune=self.sweep.is_immune(number),
-            origin=origin,
+            origin=found.origin,
             notes=self.proposals.notes(number),
         )
         self.ledger.add(trial)
-        self._seen[trial.content] = number
+        self.points.remember(trial)
         self._start(trial)
+        self._publish(trial)
+        return True
 
     def _fixed(self) -> dict[str, Any]:
         tried = self.ledger.tried
         if tried >= len(self.sweep.enqueue):
             return {}
         return self.space.fixed(self.sweep.enqueue[tried], f"sweep.enqueue[{tried}]")
-
-    def _left(self) -> list[dict[str, Any]]:
-        """All points of a space that can be listed; none of one that cannot."""
-        if self._listed is None:
-            self._listed = []
-            try:
-                for number, (params, found) in enumerate(self.space.draws()):
-                    if number > ENUMERABLE:
-                        self._listed = []
-                        break
-                    if isinstance(found, Draw):
-                        self._listed.append(params)
-            except Endless:
-                self._listed = []
-        return self._listed
 
     # After the search
 
@@ -369,7 +328,7 @@ class Sweep:
         fixed = FixedTrial(trial.params)
         self.space.draw(fixed)
         self.proposals.restore(trial, fixed.distributions)
-        self._seen[trial.content] = trial.number
+        self.points.remember(trial)
         for rung, found in trial.outcomes.items():
             if not found.failed:
                 self._count(trial, rung)
@@ -387,7 +346,7 @@ class Sweep:
         for name in self.sweep.take:
             if name in self.ledger.took:
                 continue
-            new = [trial for trial in taker.take(name) if trial.content not in self._seen]
+            new = [trial for trial in taker.take(name) if not self.points.knows(trial)]
             for number, trial in enumerate(new, len(self.ledger.trials)):
                 trial.number = number
             self.ledger.add_taken(name, new)

@@ -47,6 +47,7 @@ class Trial:
     fresh: dict[int, Outcome] = field(default_factory=dict)  # by seed, the whole budget each
     state: str = "RUNNING"  # COMPLETE, PRUNED or FAIL in the end
     reason: str = ""
+    _runs: dict[int, PlannedRun] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -64,8 +65,12 @@ class Trial:
 
     def run(self, sweep: SweepSpec, rung: int) -> PlannedRun:
         """The run that scores it at a rung."""
-        spec = rung_run(self.arm, sweep, rung, seed=SEED, code=self.code)
-        return PlannedRun(arm=self._arm_name(rung), seed=SEED, hash=spec.hash, spec=spec)
+        if rung not in self._runs:
+            spec = rung_run(self.arm, sweep, rung, seed=SEED, code=self.code)
+            self._runs[rung] = PlannedRun(
+                arm=self._arm_name(rung), seed=SEED, hash=spec.hash, spec=spec
+            )
+        return self._runs[rung]
 
     def fresh_run(self, sweep: SweepSpec, seed: int) -> PlannedRun:
         """A run of the whole budget with a seed that chose nothing."""

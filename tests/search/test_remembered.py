@@ -50,22 +50,23 @@ def test_a_long_sweep_shows_its_sampler_as_many_trials_as_it_is_told_to(root, tm
     from arch_search.storage import Root
 
     changes = {
-        "trials": 130,
-        "space": {"layout": {"slots": ["gdn", "m2rnn", "attn"], "depth": 8}},
+        "trials": 126,
+        "space": {
+            "layout": {"slots": ["gdn", "m2rnn", "attn"], "depth": 4},
+            "learning_rate": {"low": 1e-3, "high": 1e-2, "log": True},
+        },
         "sampler": {"name": "tpe", "history": 100},
-        "rungs": [0.3, 1],
+        "rungs": [1],
     }
     calm_root = Root(tmp_path / "calm").make()
     (calm_root.path / "data").symlink_to(corpus.path / "data")
     calm = Stub(calm_root, submitted(calm_root, **changes)).drive()
-    seen = calm.proposals._study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED))
-    assert 100 <= len(seen) <= 125
-    assert calm.proposals._study.best_value == min(
-        t.outcomes[1].metrics["val/bits_per_byte"]
-        for t in calm.ledger.trials
-        if t.state == "COMPLETE"
-    )
+    seen = calm.proposals._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    assert 75 <= len(seen) <= 110
+    values = [t.outcomes[0].metrics["val/bits_per_byte"] for t in calm.ledger.trials]
+    assert set(sorted(values[:125])[:25]) <= {t.value for t in seen}
+    assert set(values[50:]) <= {t.value for t in seen}
     plan = submitted(root, **changes)
     rough = Stub(root, plan)
-    rough.drive(stop_after=170)
+    rough.drive(stop_after=112)
     assert story(rough.drive().ledger.trials) == story(calm.ledger.trials)
