@@ -131,7 +131,7 @@ def _mitigations(
     for prompt, text in tokens.items():
         plain = 0.0
         for mitigation in (None, *mitigations):
-            name = mitigation.name if mitigation else "none"
+            name = mitigation.label if mitigation else "none"
             with mitigated(model, mitigation):
                 losses = losses_in_pieces(model, text, piece, tick)
             curves.append(losses.assign(prompt=prompt, mitigation=name))
@@ -175,7 +175,7 @@ def _seconds(
                 _wait(tokens)
                 spent = clock() - begun
             if repeat:  # the first warms up
-                taken.setdefault(mitigation.name if mitigation else "none", []).append(spent)
+                taken.setdefault(mitigation.label if mitigation else "none", []).append(spent)
     return {name: statistics.median(values) for name, values in taken.items()}
 
 

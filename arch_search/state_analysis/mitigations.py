@@ -30,6 +30,11 @@ class Mitigation:
 
     name: ClassVar[str]
 
+    @property
+    def label(self) -> str:
+        """The name with what tells it from others of its kind, for tables."""
+        return self.name
+
     def refuse(self, mixer: SequenceMixer) -> str:
         """Why this mixer cannot be changed so; empty if it can."""
         return "" if isinstance(mixer, LinearState) else NOT_LINEAR
@@ -63,6 +68,10 @@ class ForgetMore(Mitigation):
                 f"forget: keep {self.keep}, write {self.write}; expected both above 0, at most 1"
             )
 
+    @property
+    def label(self) -> str:
+        return f"forget {self.keep:g}, {self.write:g}"
+
     def recurrence(self, mixer: LinearState) -> Recurrence:
         def run(inputs: Inputs, state: State | None, reset: Tensor | None):
             changed = {
@@ -85,6 +94,10 @@ class ConstantStep(Mitigation):
     def __post_init__(self) -> None:
         if not 0 < self.factor <= 1:
             raise ValueError(f"step: factor {self.factor}; expected above 0, at most 1")
+
+    @property
+    def label(self) -> str:
+        return f"step {self.factor:g}"
 
     def refuse(self, mixer: SequenceMixer) -> str:
         return "" if isinstance(mixer, Mamba2) else "only Mamba-2 has a step size dt"
@@ -112,6 +125,10 @@ class Window(Mitigation):
     def __post_init__(self) -> None:
         if self.tokens < 1:
             raise ValueError(f"window: {self.tokens} tokens; expected at least 1")
+
+    @property
+    def label(self) -> str:
+        return f"window {self.tokens}"
 
     def recurrence(self, mixer: LinearState) -> Recurrence:
         r = self.tokens
@@ -156,6 +173,10 @@ class NormaliseState(Mitigation):
     name: ClassVar[str] = "norm"
     caps: tuple[Tensor | None, ...]
     every: int = 1
+
+    @property
+    def label(self) -> str:
+        return "norm" if self.every == 1 else f"norm every {self.every}"
 
     def refuse(self, mixer: SequenceMixer) -> str:
         return "" if "state" in mixer.initial_state(1) else "it names no state"

@@ -89,7 +89,7 @@ def test_mitigations_are_compared_on_the_same_text(root):
     assert window["loss_beyond"] != none["loss_beyond"]
     assert nothing["loss_beyond"] == pytest.approx(none["loss_beyond"], abs=1e-6)
     assert window["times_slower"] > 0
-    assert set(found.mitigated_losses["mitigation"]) == {"none", "window", "forget"}
+    assert set(found.mitigated_losses["mitigation"]) == {"none", "window 16", "forget 1, 1"}
     with pytest.raises(ValueError, match="more tokens than the training length"):
         inspect_model(model, prompts, training_length=64, piece=4)
 
