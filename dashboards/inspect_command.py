@@ -2,31 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 import typer
 from rich.table import Table
 
 from arch_search.commands.data import read_spec
 from arch_search.commands.screen import screen
 from arch_search.errors import UsageError
-from arch_search.model import LanguageModel
 from arch_search.state_analysis.collapse import FACTOR
-from arch_search.state_analysis.inspection import inspect_model
-from arch_search.state_analysis.mitigations import (
-    ConstantStep,
-    ForgetMore,
-    Mitigation,
-    NormaliseState,
-    Window,
-    norm_caps,
-)
-from arch_search.state_analysis.prompts import TextSource, of_file, of_model
 from arch_search.storage import Root
-from arch_search.stored_model import find_stored_model
-from dashboards.inspection import COLUMNS, mitigation_rows, sentences, summary, write_inspection
+
+if TYPE_CHECKING:  # torch, which the list of commands does without
+    from arch_search.model import LanguageModel
+    from arch_search.state_analysis.mitigations import Mitigation
+    from arch_search.state_analysis.prompts import TextSource
 
 MITIGATIONS = ("forget", "step", "norm", "window")
 PIECES = 128  # of the whole length, if --piece does not say otherwise
@@ -62,6 +53,13 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:  # fmt: skip
     """A model's states through time: norms, memory, what drives them, and whether they collapse."""
+    import torch
+
+    from arch_search.state_analysis.inspection import inspect_model
+    from arch_search.state_analysis.prompts import of_file, of_model
+    from arch_search.stored_model import find_stored_model
+    from dashboards.inspection import COLUMNS, mitigation_rows, sentences, summary, write_inspection
+
     root = Root()
     stored = find_stored_model(root, model, step=step)
     trained_at = training_length or stored.training_length
@@ -103,7 +101,9 @@ def inspect(
     print(files[0])
 
 
-def _prompts(source: TextSource, prompt: Prompt, length: int, batch: int) -> dict[str, np.ndarray]:
+def _prompts(
+    source: "TextSource", prompt: Prompt, length: int, batch: int
+) -> dict[str, np.ndarray]:
     prompts = {}
     if prompt in ("text", "both"):
         prompts["text"] = source.text(length, batch)
@@ -119,9 +119,19 @@ def _words(given: list[str]) -> list[str]:
 
 
 def _mitigation(
-    word: str, model: LanguageModel, calibration: np.ndarray, device: str
-) -> Mitigation:
+    word: str, model: "LanguageModel", calibration: np.ndarray, device: str
+) -> "Mitigation":
     """'forget:0.999:0.75' and so on. Raises UsageError."""
+    import torch
+
+    from arch_search.state_analysis.mitigations import (
+        ConstantStep,
+        ForgetMore,
+        NormaliseState,
+        Window,
+        norm_caps,
+    )
+
     name, *numbers = word.split(":")
     try:
         values = [float(number) for number in numbers]
