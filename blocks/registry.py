@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from blocks.base import SequenceMixer
+from blocks.fla_layer import PREFIX, fla_block
 from blocks.options import did_you_mean, read_options
 
 BLOCKS = {
@@ -53,12 +54,14 @@ def canonical_kind(name: str) -> str:
 
 
 def block_class(kind: str) -> type[SequenceMixer]:
-    """The class of a registered block, or of an import path like "my_pkg.my_file:MyBlock".
+    """The class of a registered block, a layer of fla ("fla:RWKV7Attention"), or an import path.
 
     Raises:
         ValueError: there is no such block, or it cannot be imported, or it is no SequenceMixer.
     """
     kind = canonical_kind(kind)
+    if kind.startswith(PREFIX):
+        return fla_block(kind.removeprefix(PREFIX))
     path = BLOCKS.get(kind) or registered().get(kind, kind)
     module_name, _, class_name = path.partition(":")
     try:
