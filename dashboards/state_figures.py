@@ -4,13 +4,22 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from arch_search.state_analysis.collapse import in_buckets
 from arch_search.state_analysis.inspection import Inspection
-from dashboards.palette import ARMS, BASELINE, INK, MUTED
+from dashboards.palette import ARMS, BASELINE, INK
+from dashboards.state_panels import (
+    WIDTH,
+    layer_facets,
+    layer_names,
+    layer_panels,
+    length_rule,
+    of_prompt,
+    panel_width,
+    position_axis,
+    shown_layers,
+    smoothed,
+)
 
-WIDTH = 900
 LEAST = 1e-6  # less of the first token is not drawn
-MOST_PANELS = 6  # of layers, evenly spaced; tables hold all
 CAPTIONS = {
     "loss": "Mean loss by position, the state carried. Dashed: the training length. Red: where "
     "collapse begins, if it was found.",
@@ -50,40 +59,19 @@ def draw_inspection(found: Inspection) -> dict[str, alt.TopLevelMixin]:
     return charts
 
 
-def _position(found: Inspection, *, log: bool = True) -> alt.X:
-    scale = (
-        alt.Scale(type="log", base=2, nice=False, domain=[found.piece, found.length])
-        if log
-        else alt.Scale(domain=[0, found.length], nice=False)
-    )
-    ticks = [found.training_length * 2.0**power for power in range(-3, 9)]
-    axis = alt.Axis(format=",d", grid=False, labelOverlap=True)
-    if log:
-        axis = alt.Axis(
-            values=[tick for tick in ticks if found.piece <= tick <= found.length], format=",d",
-            grid=False, labelOverlap=True,
-        )  # fmt: skip
-    return alt.X("position:Q", title="position (tokens)", scale=scale, axis=axis)
-
-
-def _training_length(found: Inspection) -> alt.Chart:
-    mark = pd.DataFrame({"position": [found.training_length]})
-    return alt.Chart(mark).mark_rule(color=MUTED, strokeDash=[5, 4]).encode(x="position:Q")
-
-
 def loss(found: Inspection) -> alt.TopLevelMixin:
     """Loss by position, a panel a prompt."""
     panels = []
     for prompt, collapse in found.collapse.items():
-        rows = _of(found.tables["losses"], prompt)
+        rows = of_prompt(found.tables["losses"], prompt)
         layers = [
             alt.Chart(rows)
             .mark_line(color=ARMS[1], strokeWidth=2)
             .encode(
-                x=_position(found),
+                x=position_axis(found),
                 y=alt.Y("loss:Q", title="loss (nats a token)", scale=alt.Scale(zero=False)),
             ),
-            _training_length(found),
+            length_rule(found),
         ]
         if collapse.position is not None:
             at = pd.DataFrame({"position": [collapse.position]})
@@ -108,7 +96,7 @@ def growth(found: Inspection) -> alt.TopLevelMixin:
     rows = rows.sort_values(by).assign(
         logarithm=np.log2(rows["growth"]), before=rows["position"] - found.piece
     )
-    rows = rows.assign(name=_names(rows))
+    rows = rows.assign(name=layer_names(rows))
     edge = max(float(np.nanmax(np.abs(rows["logarithm"].to_numpy(dtype=float)))), 1e-3)
     scale = alt.Scale(domain=[-edge, 0, edge], range=["#0072b2", "#f4f4f4", "#d55e00"])
     layers = len(set(rows["layer"]))
@@ -138,14 +126,14 @@ def growth(found: Inspection) -> alt.TopLevelMixin:
 def norms(found: Inspection) -> alt.TopLevelMixin:
     """Each head's norm."""
     states = found.tables["states"]
-    return _panels(found, states.assign(value=states["norm"]), "norm", log=True)
+    return layer_panels(found, states.assign(value=states["norm"]), "norm", log=True)
 
 
 def outliers(found: Inspection) -> alt.TopLevelMixin:
     """The largest row or column over the median one, by head."""
     states = found.tables["states"]
     both = states[["largest_row_over_median", "largest_column_over_median"]].max(axis=1)
-    return _panels(found, states.assign(value=both), "largest channel over median", log=True)
+    return layer_panels(found, states.assign(value=both), "largest channel over median", log=True)
 
 
 def memory(found: Inspection) -> alt.TopLevelMixin:
@@ -157,14 +145,14 @@ def memory(found: Inspection) -> alt.TopLevelMixin:
     ).dropna()  # fmt: skip
     long = long.assign(value=long["value"].astype(float))
     long = pd.DataFrame(long[long["value"] >= LEAST])
-    return _panels(found, long, "left of the first token", log=True, dash="measure")
+    return layer_panels(found, long, "left of the first token", log=True, dash="measure")
 
 
 def drives(found: Inspection) -> alt.TopLevelMixin:
     """Size of each input as a multiple of that in the first piece: a row a layer."""
-    table = _shown_layers(found.tables["drives"])
+    table = shown_layers(found.tables["drives"])
     size = np.sqrt(table["mean"] ** 2 + table["variance"])
-    rows = table.assign(size=size, name=_names(table))
+    rows = table.assign(size=size, name=layer_names(table))
     key = ["prompt", "layer", "input", "head"]
     first = pd.DataFrame(rows.sort_values("position").drop_duplicates(key)).set_index(key)
     rows = rows.join(pd.DataFrame({"start": first["size"]}), on=key)
@@ -180,7 +168,7 @@ def drives(found: Inspection) -> alt.TopLevelMixin:
             alt.Chart(layer)
             .mark_line(strokeWidth=1.2, opacity=0.65)
             .encode(
-                x=_position(found),
+                x=position_axis(found),
                 y=alt.Y("value:Q", title="multiple of the start", scale=alt.Scale(zero=False),
                         axis=alt.Axis(format=".2~f", tickCount=5)),
                 color=colour,
@@ -195,8 +183,8 @@ def drives(found: Inspection) -> alt.TopLevelMixin:
 
 def values(found: Inspection) -> alt.TopLevelMixin:
     """Counts of values at two positions."""
-    table = _shown_layers(found.tables["histogram"])
-    table = table.assign(value=(table["low"] + table["high"]) / 2, name=_names(table))
+    table = shown_layers(found.tables["histogram"])
+    table = table.assign(value=(table["low"] + table["high"]) / 2, name=layer_names(table))
     counts = table.assign(when="at token " + table["position"].astype(str))
     when = [f"at token {at}" for at in sorted(set(table["position"]))]
     shown = (
@@ -207,9 +195,9 @@ def values(found: Inspection) -> alt.TopLevelMixin:
             y=alt.Y("sum(count):Q", title="count", scale=alt.Scale(type="symlog")),
             color=alt.Color("when:N", scale=alt.Scale(domain=when, range=[BASELINE, ARMS[0]])),
         )
-        .properties(width=_panel_width(table), height=130)
+        .properties(width=panel_width(table), height=130)
     )
-    return _faceted(shown, table, independent_x=True)
+    return layer_facets(shown, table, independent_x=True)
 
 
 def mitigations(found: Inspection) -> alt.TopLevelMixin:
@@ -218,104 +206,15 @@ def mitigations(found: Inspection) -> alt.TopLevelMixin:
     scale = alt.Scale(domain=names, range=[INK, *ARMS][: len(names)])
     panels = [
         alt.layer(
-            alt.Chart(_smooth(found, _of(found.mitigated_losses, prompt)))
+            alt.Chart(smoothed(found, of_prompt(found.mitigated_losses, prompt)))
             .mark_line(strokeWidth=2)
             .encode(
-                x=_position(found),
+                x=position_axis(found),
                 y=alt.Y("loss:Q", title="loss (nats a token)", scale=alt.Scale(zero=False)),
                 color=alt.Color("mitigation:N", scale=scale),
             ),
-            _training_length(found),
+            length_rule(found),
         ).properties(width=WIDTH, height=220, title=prompt)
         for prompt in found.collapse
     ]
     return alt.vconcat(*panels)
-
-
-def _panels(
-    found: Inspection, rows: pd.DataFrame, title: str, *, log: bool = False,
-    dash: str | None = None,
-) -> alt.TopLevelMixin:  # fmt: skip
-    """A column of panels a layer (some of them), a row a prompt, a line a head."""
-    rows = _shown_layers(rows)
-    rows = rows.assign(name=_names(rows), head=rows["head"].astype(str))
-    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
-    rows = pd.DataFrame(rows[finite & ((rows["value"] > 0) | (not log))])
-    detail = ["head:N", *(["part:N"] if "part" in rows else [])]
-    line = (
-        alt.Chart()
-        .mark_line(strokeWidth=1.2, opacity=0.65, color=ARMS[1])
-        .encode(
-            x=_position(found),
-            y=alt.Y(
-                "value:Q", title=title,
-                scale=alt.Scale(type="log") if log else alt.Scale(zero=False),
-                axis=alt.Axis(format="~g", tickCount=5, grid=not log),
-            ),
-            detail=detail,
-        )
-    )  # fmt: skip
-    if dash:
-        both = alt.Scale(domain=["product", "influence"], range=[[1, 0], [2, 3]])
-        hues = alt.Scale(domain=["product", "influence"], range=[ARMS[1], ARMS[0]])
-        line = line.encode(
-            strokeDash=alt.StrokeDash(f"{dash}:N", scale=both),
-            color=alt.Color(f"{dash}:N", scale=hues),
-        )
-    mark = alt.Chart().mark_rule(color=MUTED, strokeDash=[5, 4]).encode(
-        x=alt.datum(found.training_length)
-    )  # fmt: skip
-    shown = alt.layer(line, mark, data=rows).properties(width=_panel_width(rows), height=130)
-    return _faceted(shown, rows)
-
-
-def _faceted(
-    chart: alt.Chart | alt.LayerChart | alt.FacetChart,
-    rows: pd.DataFrame,
-    *,
-    independent_x: bool = False,
-) -> alt.TopLevelMixin:
-    names = list(dict.fromkeys(_names(rows.sort_values("layer"))))
-    facets = chart.facet(
-        row=alt.Row("prompt:N", title=None, sort=list(dict.fromkeys(rows["prompt"]))),
-        column=alt.Column("name:N", title=None, sort=names),
-    )
-    if independent_x:
-        return facets.resolve_scale(x="independent", y="independent")
-    return facets.resolve_scale(y="independent")
-
-
-def _shown_layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of at most `MOST_PANELS` layers, evenly spaced, the first and last among them."""
-    layers = sorted(rows["layer"].unique())
-    if len(layers) > MOST_PANELS:
-        at = np.linspace(0, len(layers) - 1, MOST_PANELS).round().astype(int)
-        layers = [layers[i] for i in at]
-    return pd.DataFrame(rows[rows["layer"].isin(layers)])
-
-
-def _smooth(found: Inspection, rows: pd.DataFrame) -> pd.DataFrame:
-    """Means over buckets of half a training length, in which collapse is looked for."""
-    size = max(found.training_length // 2, 1)
-    parts = []
-    for name in dict.fromkeys(rows["mitigation"]):
-        one = rows[rows["mitigation"] == name]
-        first, means = in_buckets(
-            one["first"].tolist(), one["loss"].tolist(), length=found.length, size=size
-        )
-        ends = [*first[1:], found.length]
-        parts.append(pd.DataFrame({"position": ends, "loss": means, "mitigation": name}))
-    return pd.concat(parts)
-
-
-def _of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
-    return pd.DataFrame(rows[rows["prompt"] == prompt])
-
-
-def _panel_width(rows: pd.DataFrame) -> int:
-    count = len(set(rows["layer"]))
-    return max((WIDTH - 60 * (count - 1)) // max(count, 1), 110)
-
-
-def _names(rows: pd.DataFrame) -> list[str]:
-    return [f"layer {i}, {kind}" for i, kind in zip(rows["layer"], rows["kind"], strict=True)]
