@@ -13,7 +13,7 @@ from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
 from arch_search.search.trials import Trial
 from arch_search.spec import ArmSpec
 
-DRAWS = 60  # by the sampler for one trial, before others are tried
+DRAWS = 15  # by the sampler for one trial, before others are tried
 RANDOM_DRAWS = 240  # by chance after that, before the space is listed
 
 Point = frozenset[tuple[str, Any]]

@@ -4,6 +4,7 @@ import pytest
 
 from arch_search.errors import UsageError
 from arch_search.progress import is_done, read_status
+from arch_search.records import read_experiment
 from arch_search.search.outcome import front, tokens_in_full, tokens_used
 
 from .conftest import BASE, Stub, merged, plan_of, story
@@ -56,6 +57,8 @@ def test_the_best_that_was_taken_is_looked_at_again(root):
     assert best.is_taken
     assert best.arm.layout == "attn*2 m2rnn*2"
     assert ledger.trials[9].origin == "enqueue"
+    fresh = [run for run in read_experiment(plan.name, root).runs if run.planned.seed]
+    assert {run.arm.layout for run in fresh} == {best.arm.layout}
     assert {run.state for run in read_status(root, plan.name).runs} == {"FINISHED"}
 
 
