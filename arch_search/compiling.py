@@ -11,7 +11,7 @@ from kernels.compiling import tell_compiler
 KINDS = 64  # layers that differ in kind or width, each compiled once; the compiler's default is 8
 
 
-def compile_layers(model: LanguageModel) -> None:
+def compile_layers(model: LanguageModel, *, backend: str = "inductor") -> None:
     """Let training run compiled layers; evaluation, whose lengths vary, stays as it is.
 
     Layers of one kind and width share a compiled function. The kernels must have run before, so
@@ -29,4 +29,4 @@ def compile_layers(model: LanguageModel) -> None:
             setattr(layer.mixer, name, torch.compiler.disable(getattr(layer.mixer, name)))
         if isinstance(layer.mlp, MixtureOfExperts):  # how many tokens an expert gets varies
             setattr(layer.mlp, "forward", torch.compiler.disable(layer.mlp.forward))  # noqa: B010
-    model.train_layer = torch.compile(train_layer, dynamic=False)
+    model.train_layer = torch.compile(train_layer, dynamic=False, backend=backend)

@@ -6,8 +6,10 @@ import pytest
 import torch
 from allpairspy import AllPairs
 
+from kernels.cross_entropy.triton_rows import softmax_rows
 from kernels.m2rnn.checking import Shape, errors, make_case
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
+from tests.kernels.gated_norm_cases import NORMS, norm_errors
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -77,3 +79,20 @@ def test_vector_cells(clip, B, T, V):
             results.append([*outputs, *torch.autograd.grad(outputs, leaves, grads)])
         for found, truth in zip(*results, strict=True):
             assert (found - truth).norm() < 1e-5 * truth.norm(), scan.__name__
+
+
+@pytest.mark.parametrize("options", NORMS)
+def test_gate_and_norm(options):
+    for name, error in norm_errors("cpu", torch.float32, **options).items():
+        assert error < 1e-6, name
+
+
+def test_rows_of_logits_become_gradients_and_losses():
+    logits = torch.randn(4, 5001, generator=torch.Generator().manual_seed(0)) * 5
+    targets, losses = torch.tensor([3, 5000, -100, 0]), torch.empty(4)
+    leaf = logits.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(leaf, targets, reduction="none")
+    (gradient,) = torch.autograd.grad(expected.sum(), leaf)
+    softmax_rows(logits, targets, losses)
+    assert (losses - expected).abs().max() < 1e-5
+    assert (logits - gradient).abs().max() < 1e-6
