@@ -14,6 +14,7 @@ from kernels.m2rnn.partial_sums import sum_gradients, sum_tiles
 
 BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
 PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
+SHARE = torch.bfloat16  # of a head's shares of dq and dk, which are summed in float32
 WARPS = 528  # of an H200 that one more warp each would not slow: 4 a multiprocessor
 PHIS = ("tanh", "identity", "softsign", "relu", "hard_tanh")
 
@@ -32,27 +33,43 @@ def covers(query: Tensor, value: Tensor, gate_weight: Tensor | None, phi: str, d
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """Rows of one program, and the steps between two summations."""
+    """Rows of one program, the steps between two summations, and what compilers are told: whether
+    no block of steps and no tile of rows is cut short, so that nothing is masked."""
 
     rows: int
     tiles: int
     segment: int
+    even: bool
+
+    def backward_options(self, V: int) -> dict:
+        """Rebuild a chunk beside the sweep where few warps run; else fit a third on a scheduler."""
+        return {
+            "R": self.rows,
+            "EVEN": self.even,
+            "INTERLEAVE": self.rows * V == 256,
+            "num_warps": 1,
+            "maxnreg": 168 if self.rows == 32 else 255,
+        }
 
 
-def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes, rows: int | None = None) -> Cut:
+def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes) -> Cut:
     """Wide tiles when the heads fill the GPU, narrow ones when more programs are needed.
 
     Args:
         step_bytes: bytes of partial results for one time step, as a function of the tiles.
     """
-    if rows is None:
-        wide = V == 16 and K > 16 and B * N * triton.cdiv(K, 32) >= 2 * WARPS
-        rows = 32 if wide else 16
+    wide = V == 16 and K > 16 and B * N * triton.cdiv(K, 32) >= 2 * WARPS
+    rows = 32 if wide else 16
     tiles = triton.cdiv(K, rows)
     whole = triton.cdiv(T, BORDER) * BORDER
     budget = max(2**20, min(PARTIAL_BYTES, B * N * K * V * whole // BORDER * 2))
     affordable = budget // (step_bytes(tiles) * BORDER) * BORDER
-    return Cut(rows=rows, tiles=tiles, segment=max(BORDER, min(whole, affordable)))
+    return Cut(
+        rows=rows,
+        tiles=tiles,
+        segment=max(BORDER, min(whole, affordable)),
+        even=T % BORDER == 0 and K % rows == 0,
+    )
 
 
 def _common(query, key, value, forget, weight, N: int) -> tuple:
@@ -72,12 +89,12 @@ def border_count(T: int) -> int:
 
 def run_forward(
     query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
-    state: Tensor, keep: Tensor | None, phi: str, save: bool, rows: int | None = None,
+    state: Tensor, keep: Tensor | None, phi: str, save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Output (B, T, N, V), last state (B, N, K, V) float32, kept states (B, borders, N, K, V)."""
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
-    how = cut(B, T, N, K, V, step_bytes=lambda tiles: 4 * B * N * V * tiles, rows=rows)
+    how = cut(B, T, N, K, V, step_bytes=lambda tiles: 4 * B * N * V * tiles)
     last = state.float().clone(memory_format=torch.contiguous_format)
     borders = value.new_empty(B, border_count(T) if save else 0, N, K, V)
     output = value.new_empty(B, T, N, V)
@@ -98,7 +115,7 @@ def run_forward(
                 last if keep is None else keep, last, target, borders, T, N, first, end,
                 *_common(query, key, value, forget, weight, N),
                 K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
-                RESET=keep is not None, SAVE=save, num_warps=1,
+                RESET=keep is not None, SAVE=save, EVEN=how.even and how.rows == 32, num_warps=1,
             )  # fmt: skip
             if parts is not None:
                 sum_tiles(parts, output, first)
@@ -108,12 +125,13 @@ def run_forward(
 def run_backward(
     query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
     keep: Tensor | None, borders: Tensor, grad_output: Tensor, grad_last: Tensor, phi: str,
-    clip: str, rows: int | None = None,
+    clip: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of query, key, value, forget, weight (float32, empty if None) and state."""
     B, T, _, K = query.shape
     N, V = grad_last.shape[1], value.shape[3]
-    how = cut(B, T, N, K, V, step_bytes=lambda t: 4 * B * N * (2 * K + t * (V + 1)), rows=rows)
+    share = 2 * K * SHARE.itemsize
+    how = cut(B, T, N, K, V, step_bytes=lambda tiles: B * N * (share + 4 * tiles * (V + 1)))
     dq, dk, dv, df = (
         torch.empty_like(x, memory_format=torch.contiguous_format)
         for x in (query, key, value, forget)
@@ -128,16 +146,15 @@ def run_backward(
         S = end - first
         if not parts or parts[2].shape[2] != S:
             parts.clear()  # before more is taken
-            parts = [carry.new_empty(B, N, S, K), carry.new_empty(B, N, S, K)]
+            parts = [carry.new_empty(B, N, S, K, dtype=SHARE) for _ in range(2)]
             parts += [carry.new_empty(how.tiles, B, S, N, *x) for x in ((V,), ())]
         with torch.cuda.device_of(query):
             fast_backward[(N, B, how.tiles)](
                 query, key, value, forget, carry if weight is None else weight,
                 carry if keep is None else keep, grad_output, borders, carry, *parts, dw,
                 T, N, first, end, *_common(query, key, value, forget, weight, N),
-                K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
-                RESET=keep is not None, CLIP=clip, INTERLEAVE=how.rows * V == 256, num_warps=1,
-                maxnreg=168 if how.rows == 32 else 255,  # 168: a third warp on each scheduler
+                K=K, V=V, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi, RESET=keep is not None,
+                CLIP=clip, **how.backward_options(V),
             )  # fmt: skip
             sum_gradients(parts, [dq, dk, dv, df], first)
     d_weight = carry.new_empty(0)

@@ -12,52 +12,77 @@ row tile's or a head's share goes out in float32 and is summed in a fixed order.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.m2rnn.gluon_beside import sweep_chunks_beside
 from kernels.m2rnn.gluon_forward import load_mixing
+from kernels.m2rnn.gluon_loads import column_steps, fetch_rows
+from kernels.m2rnn.gluon_operands import anew
 from kernels.m2rnn.gluon_steps import (
-    no_sums,
-    rebuild_block,
-    rebuild_step,
-    store_sums,
-    sweep_block,
-    sweep_step,
+    gates,
+    inputs_at,
+    outer_operands,
+    rebuild_four,
+    store_columns,
+    store_gates,
+    sweep_four,
 )
 
 
 @gluon.jit
-def sweep_beside(
-    c, after, h, dw, ahead, behind, swept, mine, other, gate_sums, inputs, strides, outputs,
-    mixing, transposed, start, first, last, rows, N,
-    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
-    PHI: gl.constexpr, RESET: gl.constexpr, CLIP: gl.constexpr, MMA: gl.constexpr,
+def rebuild_block(
+    h, states, slot, inputs, strides, outputs, mixing, t, first, last, rows,
+    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    RESET: gl.constexpr, EVEN: gl.constexpr, CHAINED: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """Sweeps the chunk from `start`, whose states are in `mine`, and step by step with it rebuilds
-    the chunk before into `other`: two chains that do not wait for each other.
+    """Runs 8 steps from t on again: keeps their states in `states` and writes their dq."""
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    at, steps = inputs_at(inputs, strides, t), last - t
+    gate = gates(at, strides, steps, RESET, EVEN, MMA)
+    dy_columns = column_steps(at[5], strides[4], steps, V, V, RIGHT, EVEN)
+    dq = gl.zeros([R, 8], gl.float32, layout=MMA)
+    for four in range(2):
+        k, v = outer_operands(
+            at[1], at[2], strides[1], strides[2], 4 * four, steps, rows, R, V, EVEN, MMA
+        )
+        h, dq = rebuild_four(
+            h, dq, states, slot + four, k, v, gate, dy_columns, mixing, four,
+            R, V, WEIGHT, PHI, RESET, CHAINED, MMA,
+        )  # fmt: skip
+    store_columns(outputs[0], K, dq, t - first, steps, rows, R, EVEN, MMA)
+    return h
 
-    `ahead`, `behind` and `swept` are blocks loaded in time; those of the next call are returned.
-    """
-    for half in range(C // 8):
-        place = C // 8 - 1 - half
-        t = start + place * 8
-        block = behind
-        rebuilt = ahead
-        current = swept
-        few = gl.where(t - 8 < first, 0, last - t + 8)
-        behind = rebuild_block(inputs, strides, t - 8, few, rows, R, V, RESET, MMA)
-        swept = sweep_block(inputs, strides, t - 8, few, rows, R, V, MMA)
-        following = gl.where(half + 1 < C // 8, start - C + half * 8 + 8, start - 2 * C)
-        few = gl.where(following < first, 0, last - following)
-        ahead = rebuild_block(inputs, strides, following, few, rows, R, V, RESET, MMA)
-        sums = no_sums(R, V, MMA)
-        for j in gl.static_range(7, -1, -1):
-            gate_sum = gate_sums.index(j // 4).slice(j % 4, 1, 0)
-            c, after, sums, dw = sweep_step(
-                c, after, sums, dw, mine.index(place * 8 + j), gate_sum, block, current, mixing,
-                transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
-            )  # fmt: skip
-            slot = other.index(half * 8 + 7 - j)
-            h = rebuild_step(h, slot, rebuilt, mixing, 7 - j, R, V, WEIGHT, PHI, RESET, MMA)
-        store_sums(sums, gate_sums, outputs, t - first, last - t, rows, N, K, R, V, MMA)
-    return c, h, dw, ahead, behind, swept
+
+@gluon.jit
+def sweep_block(
+    c, dw, states, slot, gate_sums, inputs, strides, outputs, mixing, transposed,
+    t, first, last, rows, N,
+    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    RESET: gl.constexpr, CLIP: gl.constexpr, EVEN: gl.constexpr, CHAINED: gl.constexpr,
+    MMA: gl.constexpr,
+):  # fmt: skip
+    """Sweeps 8 steps from t on, whose states are in `states`, and writes their dk, dv and df."""
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    at, steps = inputs_at(inputs, strides, t), last - t
+    gate = gates(at, strides, steps, RESET, EVEN, MMA)
+    v_columns = column_steps(at[2], strides[2], steps, V, V, RIGHT, EVEN)
+    k_columns = column_steps(at[1], strides[1], steps, rows, R, RIGHT, EVEN)
+    dk = gl.zeros([R, 8], gl.float32, layout=MMA)
+    dv = gl.zeros([V, 8], gl.float32, layout=MMA)
+    for back in range(2):
+        four = 1 - back
+        k, v = outer_operands(
+            at[1], at[2], strides[1], strides[2], 4 * four, steps, rows, R, V, EVEN, MMA
+        )
+        q, dy = outer_operands(
+            at[0], at[5], strides[0], strides[4], 4 * four, steps, rows, R, V, EVEN, MMA
+        )
+        c, dk, dv, dw = sweep_four(
+            c, dk, dv, dw, states, slot + four, gate_sums, k, v, q, dy, gate, v_columns,
+            k_columns, mixing, transposed, four, R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
+        )  # fmt: skip
+    store_columns(outputs[1], K, dk, t - first, steps, rows, R, EVEN, MMA)
+    store_columns(outputs[2], N * V, dv, t - first, steps, V, V, EVEN, MMA)
+    store_gates(outputs[3], gate_sums, t - first, steps, N)
+    return c, dw
 
 
 @gluon.jit
@@ -69,6 +94,7 @@ def fast_backward(
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
     PHI: gl.constexpr, RESET: gl.constexpr, CLIP: gl.constexpr, INTERLEAVE: gl.constexpr,
+    EVEN: gl.constexpr,
 ):  # fmt: skip
     """Sweeps the steps [first, last), first a multiple of C; S = last - first.
 
@@ -79,8 +105,8 @@ def fast_backward(
     MMA: gl.constexpr = gl.NVMMADistributedLayout(
         version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
     )
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    CHAINED: gl.constexpr = not INTERLEAVE  # see gluon_forward.start
     SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 64 // V, V // 8, [1, 0])
     PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     n = gl.program_id(0).to(gl.int64)
@@ -100,6 +126,8 @@ def fast_backward(
     d_key += (b * N + n) * S * K + tile * R
     d_value += ((tile * B + b) * S * N + n) * V
     d_forget += (tile * B + b) * S * N + n
+    last_carry = carry
+    all_weights = d_weight
     carry += (b * N + n) * K * V + tile * R * V
     r = gl.arange(0, R, layout=gl.SliceLayout(1, MMA))[:, None]
     columns = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
@@ -108,103 +136,66 @@ def fast_backward(
     square: gl.constexpr = V * V if WEIGHT == "dense" else V
     weight += n // weight_group * square
     d_weight += ((tile * B + b) * N + n) * square
-    diagonal, rest = load_mixing(weight, V, WEIGHT, MMA)
+    mixing = load_mixing(weight, V, WEIGHT, MMA)
+    transposed = mixing[1]
     i = gl.arange(0, V, layout=gl.SliceLayout(1, RIGHT))[:, None]
-    j_column = gl.arange(0, V, layout=gl.SliceLayout(0, RIGHT))[None, :]
+    j = gl.arange(0, V, layout=gl.SliceLayout(0, RIGHT))[None, :]
     square_cells = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None] * V + columns
     if WEIGHT == "dense":
-        off = i != j_column
-        transposed = gl.load(weight + j_column * V + i, mask=off, other=0.0).to(gl.bfloat16)
+        w = gl.load(weight + j * V + i).to(gl.float32)
+        transposed = gl.where(i == j, w - 1, w).to(gl.bfloat16)
         dw = gl.load(d_weight + square_cells)
-    elif WEIGHT == "diagonal":
+    else:
         dw = gl.zeros([R, V], gl.float32, layout=MMA)
-    states = gl.allocate_shared_memory(gl.bfloat16, [C, R, V], SHARED)
-    gate_sums = gl.allocate_shared_memory(gl.float32, [2, 4, 32], PLAIN)
+    # one buffer for every fourth step: writes to one would wait for each other
+    SLOTS: gl.constexpr = C // 2 if INTERLEAVE else C // 4
+    states = (
+        gl.allocate_shared_memory(gl.bfloat16, [SLOTS, R, V], SHARED),
+        gl.allocate_shared_memory(gl.bfloat16, [SLOTS, R, V], SHARED),
+        gl.allocate_shared_memory(gl.bfloat16, [SLOTS, R, V], SHARED),
+        gl.allocate_shared_memory(gl.bfloat16, [SLOTS, R, V], SHARED),
+    )
+    gate_sums = gl.allocate_shared_memory(gl.float32, [2, 32, 4], PLAIN)
 
     c = gl.load(carry + cells, mask=inside, other=0.0)
-    mixing = (diagonal, rest)
     inputs = (query, key, value, forget, keep, grad_output)
     strides = (query_t, key_t, value_t, forget_t, N * V)
     outputs = (d_query, d_key, d_value, d_forget)
-    if WEIGHT != "dense":
-        transposed = rest
-    if WEIGHT == "identity":
-        dw = c
     begin = (last - 1) // C * C
     border = borders + (begin // C).to(gl.int64) * N * K * V
-    h = gl.load(border + cells, mask=inside, other=0.0).to(gl.float32)
     if INTERLEAVE:
-        other_states = gl.allocate_shared_memory(gl.bfloat16, [C, R, V], SHARED)
-        for early in range(C // 8):  # the last chunk: nothing to sweep beside it yet
-            t = begin + early * 8
-            block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
-            for j in gl.static_range(8):
-                slot = states.index(early * 8 + j)
-                h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
-        top = begin + C - 8
-        behind = rebuild_block(inputs, strides, top, last - top, rows, R, V, RESET, MMA)
-        swept = sweep_block(inputs, strides, top, last - top, rows, R, V, MMA)
-        few = gl.where(begin - C < first, 0, last - begin + C)
-        ahead = rebuild_block(inputs, strides, begin - C, few, rows, R, V, RESET, MMA)
-        border -= N * K * V
-        early_border = gl.load(border + cells, mask=inside & (begin - C >= first), other=0.0)
-        for start in range(begin, first - 1, -2 * C):
-            after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
-            h = early_border.to(gl.float32)
-            border -= N * K * V
-            early_border = gl.load(
-                border + cells, mask=inside & (start - 2 * C >= first), other=0.0
-            )
-            c, h, dw, ahead, behind, swept = sweep_beside(
-                c, after, h, dw, ahead, behind, swept, states, other_states, gate_sums, inputs,
-                strides, outputs, mixing, transposed, start, first, last, rows, N,
-                K, R, V, C, WEIGHT, PHI, RESET, CLIP, MMA,
+        h = gl.load(border + cells, mask=inside, other=0.0).to(gl.float32)
+        for part in range(C // 8):  # the last chunk: nothing to sweep beside it yet
+            h = rebuild_block(
+                h, states, part * 2, inputs, strides, outputs, mixing, begin + part * 8, first,
+                last, rows, K, R, V, WEIGHT, PHI, RESET, EVEN, CHAINED, MMA,
             )  # fmt: skip
-            if start - C >= first:
-                after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
-                h = early_border.to(gl.float32)
-                border -= N * K * V
-                early_border = gl.load(
-                    border + cells, mask=inside & (start - 3 * C >= first), other=0.0
-                )
-                c, h, dw, ahead, behind, swept = sweep_beside(
-                    c, after, h, dw, ahead, behind, swept, other_states, states, gate_sums, inputs,
-                    strides, outputs, mixing, transposed, start - C, first, last, rows, N,
-                    K, R, V, C, WEIGHT, PHI, RESET, CLIP, MMA,
-                )  # fmt: skip
+        c, dw = sweep_chunks_beside(
+            c, h, dw, states, gate_sums, inputs, strides, outputs, border,
+            N.to(gl.int64) * K * V, mixing, transposed, begin, first, last, cells, inside, rows, N,
+            K, R, V, C, WEIGHT, PHI, RESET, CLIP, EVEN, CHAINED, MMA,
+        )  # fmt: skip
     else:  # loops of four steps: longer ones miss the instruction cache
         for start in range(begin, first - 1, -C):
+            h = gl.load(border + cells, mask=inside, other=0.0).to(gl.float32)
             for part in range(C // 8):
-                t = start + part * 8
-                block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
-                for four in range(2):
-                    for inner in gl.static_range(4):
-                        j = four * 4 + inner
-                        slot = states.index(part * 8 + j)
-                        h = rebuild_step(h, slot, block, mixing, j, R, V, WEIGHT, PHI, RESET, MMA)
-            after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
+                h = rebuild_block(
+                    h, states, part * 2, inputs, strides, outputs, mixing, start + part * 8, first,
+                    last, rows, K, R, V, WEIGHT, PHI, RESET, EVEN, CHAINED, MMA,
+                )  # fmt: skip
             border -= N * K * V
-            early_border = gl.load(border + cells, mask=inside & (start - C >= first), other=0.0)
-            for half in range(C // 8):
-                place = C // 8 - 1 - half
-                t = start + place * 8
-                block = rebuild_block(inputs, strides, t, last - t, rows, R, V, RESET, MMA)
-                swept = sweep_block(inputs, strides, t, last - t, rows, R, V, MMA)
-                sums = no_sums(R, V, MMA)
-                for back in range(2):
-                    four = 1 - back
-                    for inner in gl.static_range(3, -1, -1):
-                        j = four * 4 + inner
-                        c, after, sums, dw = sweep_step(
-                            c, after, sums, dw, states.index(place * 8 + j),
-                            gate_sums.index(four).slice(inner, 1, 0), block, swept, mixing,
-                            transposed, j, R, V, WEIGHT, PHI, RESET, CLIP, MMA,
-                        )  # fmt: skip
-                store_sums(sums, gate_sums, outputs, t - first, last - t, rows, N, K, R, V, MMA)
-            h = early_border.to(gl.float32)
-    gl.store(carry + cells, c, mask=inside)
+            fetch_rows(border, 64, 0, R * V // 64 - 1, MMA)  # 128 bytes each
+            for back in range(C // 8):
+                part = C // 8 - 1 - back
+                c, dw = sweep_block(
+                    c, dw, states, part * 2, gate_sums, inputs, strides, outputs, mixing,
+                    transposed, start + part * 8, first, last, rows, N,
+                    K, R, V, WEIGHT, PHI, RESET, CLIP, EVEN, CHAINED, MMA,
+                )  # fmt: skip
+    head = b * N + anew(gl.program_id(0))  # its addresses are not kept meanwhile
+    gl.store(last_carry + head * K * V + tile * R * V + cells, c, mask=inside)
     if WEIGHT == "dense":
-        gl.store(d_weight + square_cells, dw)
+        gl.store(all_weights + (tile * B * N + head) * square + square_cells, dw)
     elif WEIGHT == "diagonal":
         column = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))
         old = gl.load(d_weight + column)

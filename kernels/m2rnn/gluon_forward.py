@@ -12,37 +12,59 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from kernels.m2rnn.gluon_operands import (
+from kernels.m2rnn.gluon_loads import (
     column_steps,
+    eight_rows,
+    eight_values,
     fetch_rows,
-    nonlinearity,
     number_at,
-    pick,
     row_steps,
     step_numbers,
-    transposed_left,
     value_steps,
+)
+from kernels.m2rnn.gluon_operands import (
+    held,
+    held_pair,
+    hold,
+    nonlinearity,
+    outer,
+    pick,
+    transposed_left,
 )
 
 
 @gluon.jit
-def mix(h, operand, outer, diagonal, rest, WEIGHT: gl.constexpr):
-    """outer + h W in float32, from h and its rounded operand.
+def add_written(h, written, diagonal, WEIGHT: gl.constexpr):
+    """k vᵀ, and of h W what h meets in float32: all of it or, for a dense W, that of W = I."""
+    return h * diagonal + written if WEIGHT == "diagonal" else h + written
 
-    W's diagonal meets h in float32, only the rest meets its rounding: near W = I that is little.
+
+@gluon.jit
+def start(
+    h, k, v, step, diagonal, V: gl.constexpr, WEIGHT: gl.constexpr, CHAINED: gl.constexpr,
+    MMA: gl.constexpr,
+):  # fmt: skip
+    """`add_written` of k vᵀ by `outer`.
+
+    CHAINED lets h start the product's accumulator: R V / 32 additions less, one product's latency
+    more in the chain from step to step.
     """
-    if WEIGHT == "identity":
-        x = h + outer
+    if CHAINED and WEIGHT != "diagonal":
+        x = outer(k, v, step, h, V, MMA)
     else:
-        x = h * diagonal + outer
-        if WEIGHT == "dense":
-            x = mma_v2(operand, rest, x)
+        x = add_written(h, outer(k, v, step, gl.zeros_like(h), V, MMA), diagonal, WEIGHT)
     return x
 
 
 @gluon.jit
+def mix(x, operand, rest, WEIGHT: gl.constexpr):
+    """h W + k vᵀ from its start: h's rounding meets W - I only, which near W = I is little."""
+    return mma_v2(operand, rest, x) if WEIGHT == "dense" else x
+
+
+@gluon.jit
 def load_mixing(weight, V: gl.constexpr, WEIGHT: gl.constexpr, MMA: gl.constexpr):
-    """W's diagonal (1, V) in float32, and W without it as a right operand (V, V), bfloat16."""
+    """A diagonal W (1, V) in float32, and a dense W's W - I as a right operand (V, V), bfloat16."""
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     columns = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
     i = gl.arange(0, V, layout=gl.SliceLayout(1, RIGHT))[:, None]
@@ -52,9 +74,38 @@ def load_mixing(weight, V: gl.constexpr, WEIGHT: gl.constexpr, MMA: gl.constexpr
     if WEIGHT == "diagonal":
         diagonal = gl.load(weight + columns).to(gl.float32)
     elif WEIGHT == "dense":
-        diagonal = gl.load(weight + columns * (V + 1)).to(gl.float32)
-        rest = gl.load(weight + i * V + j, mask=i != j, other=0.0).to(gl.bfloat16)
+        w = gl.load(weight + i * V + j).to(gl.float32)
+        rest = gl.where(i == j, w - 1, w).to(gl.bfloat16)
     return diagonal, rest
+
+
+@gluon.jit
+def written_operands(
+    key, value, key_t, value_t, steps, rows,
+    R: gl.constexpr, V: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """k and v of 8 steps: for 32 rows four and four, for `outer`; for 16 all eight, for mma_v2.
+
+    (With few warps, where latency counts, the second was faster.)
+    """
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    if R == 32:
+        early = (
+            hold(row_steps(key, key_t, steps, rows, R, V, EVEN, MMA)),
+            hold(value_steps(value, value_t, steps, R, V, EVEN, MMA)),
+        )
+        late = (
+            hold(row_steps(key + 4 * key_t, key_t, steps - 4, rows, R, V, EVEN, MMA)),
+            hold(value_steps(value + 4 * value_t, value_t, steps - 4, R, V, EVEN, MMA)),
+        )
+    else:
+        early = (
+            eight_rows(key, key_t, steps, rows, R, LEFT),
+            eight_values(value, value_t, steps, V, RIGHT),
+        )
+        late = early
+    return early, late
 
 
 @gluon.jit
@@ -64,7 +115,7 @@ def fast_forward(
     query_b, query_t, query_n, key_b, key_t, key_n,
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
-    PHI: gl.constexpr, RESET: gl.constexpr, SAVE: gl.constexpr,
+    PHI: gl.constexpr, RESET: gl.constexpr, SAVE: gl.constexpr, EVEN: gl.constexpr,
 ):  # fmt: skip
     """Scans the steps [first, last), first a multiple of C; S = last - first.
 
@@ -101,18 +152,16 @@ def fast_forward(
     step_column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
     y_row = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
     y_step = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
-    zero = gl.zeros([R, V], gl.float32, layout=MMA)
 
     steps = last - first
-    k = row_steps(key, key_t, steps, rows, R, LEFT)
-    v = value_steps(value, value_t, steps, V, RIGHT)
-    q = column_steps(query, query_t, steps, rows, R, RIGHT)
-    f = step_numbers(forget, forget_t, steps, MMA)
+    early, late = written_operands(key, value, key_t, value_t, steps, rows, R, V, EVEN, MMA)
+    q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
+    f = step_numbers(forget, forget_t, steps, MMA, EVEN)
     h = gl.load(state + cells, mask=inside, other=0.0)
     rounded = h.to(gl.bfloat16)
     for t in range(first, last, 8):
         if RESET:
-            kept = step_numbers(keep, 1, last - t, MMA)
+            kept = step_numbers(keep, 1, last - t, MMA, EVEN)
             h = h * number_at(kept, 0, R, MMA)
             rounded = h.to(gl.bfloat16)
         if SAVE:  # noqa: SIM102 - the outer one is decided when compiling
@@ -120,37 +169,47 @@ def fast_forward(
                 gl.store(borders + cells, rounded, mask=inside)
                 borders += N * K * V
         # the next block's loads are issued before this block's work
-        key += 8 * key_t
-        value += 8 * value_t
-        query += 8 * query_t
-        forget += 8 * forget_t
+        on = 8
+        if EVEN:  # nothing is masked, so the last block loads itself again
+            on = gl.where(t + 8 < last, 8, 0)
+        key += on * key_t
+        value += on * value_t
+        query += on * query_t
+        forget += on * forget_t
         keep += 8
         steps = last - t - 8
         fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, MMA)
         fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, MMA)
-        next_k = row_steps(key, key_t, steps, rows, R, LEFT)
-        next_v = value_steps(value, value_t, steps, V, RIGHT)
-        next_q = column_steps(query, query_t, steps, rows, R, RIGHT)
-        next_f = step_numbers(forget, forget_t, steps, MMA)
+        next_early, next_late = written_operands(
+            key, value, key_t, value_t, steps, rows, R, V, EVEN, MMA
+        )
+        next_q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
+        next_f = step_numbers(forget, forget_t, steps, MMA, EVEN)
         y = gl.zeros([V, 8], gl.float32, layout=MMA)
         for j in gl.static_range(8):
             if RESET and j > 0:
                 h = h * number_at(kept, j, R, MMA)
                 rounded = h.to(gl.bfloat16)
             operand = gl.convert_layout(rounded, LEFT)
-            outer = mma_v2(k, pick(v, step_row - j), zero)
-            z = nonlinearity(mix(h, operand, outer, diagonal, rest, WEIGHT), PHI)
+            if R == 32:
+                k, v = held_pair(early if j < 4 else late)
+                x = start(h, k, v, j % 4, diagonal, V, WEIGHT, True, MMA)
+            else:
+                k, v = early
+                written = mma_v2(k, pick(v, step_row - j), gl.zeros_like(h))
+                x = add_written(h, written, diagonal, WEIGHT)
+            z = nonlinearity(mix(x, operand, rest, WEIGHT), PHI)
             h = z + number_at(f, j, R, MMA) * (h - z)
             rounded = h.to(gl.bfloat16)
-            y = mma_v2(transposed_left(rounded, R, V, LEFT), pick(q, step_column - j), y)
-        gl.store(
-            output + y_step * (N * V) + y_row,
-            y.to(output.dtype.element_ty),
-            mask=(y_step < last - t) & (y_row < V),
-        )
+            y = mma_v2(transposed_left(rounded, R, V, LEFT), pick(held(q), step_column - j), y)
+        y = y.to(output.dtype.element_ty)
+        if EVEN:
+            gl.store(output + y_step * (N * V) + y_row, y)
+        else:
+            gl.store(output + y_step * (N * V) + y_row, y, mask=(y_step < last - t) & (y_row < V))
         output += 8 * N * V
-        k = next_k
-        v = next_v
+        early = next_early
+        late = next_late
         q = next_q
         f = next_f
     gl.store(state + cells, h, mask=inside)

@@ -1,10 +1,9 @@
-"""How the fast M²RNN kernels hold their operands: layouts, masked time blocks, elementwise pieces.
+"""How the fast M²RNN kernels hold their operands: layouts, products, elementwise pieces.
 
 The state's tile (R rows, V) lives in the accumulator layout of mma.m16n8k16, whose registers are
-also those of a left operand: from one step to the next nothing is exchanged between lanes. Inputs
-are taken in blocks of S = 8 steps, straight from global memory into operand registers; one step's
-part is picked by zeroing the others, so that outer products (k vᵀ, q dyᵀ) and readouts (Hᵀ q, D v)
-are matrix instructions too, and their results for 8 steps gather in one accumulator.
+also those of a left operand: from one step to the next nothing is exchanged between lanes. Outer
+products (k vᵀ, q dyᵀ) and readouts (Hᵀ q, D v) are matrix instructions too: `gluon_loads` brings
+several steps' vectors into operand registers, and one step's part is picked by zeroing the others.
 """
 
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -59,6 +58,60 @@ def right(x, R: gl.constexpr, V: gl.constexpr, RIGHT: gl.constexpr):
 
 
 @gluon.jit
+def widened(x):
+    """x (bfloat16) in float32, by one instruction an element."""
+    return gl.inline_asm_elementwise(
+        "{ .reg .b32 t; shl.b32 t, $2, 16; mov.b32 $0, t; "
+        "and.b32 t, $2, 0xffff0000; mov.b32 $1, t; }",
+        "=f,=f,r",
+        [x],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def hold(x):
+    """x (bfloat16) as the words that hold it, so that a loop can carry it.
+
+    A loop carries single numbers: it would unpack a register into two and pack them again. Of a
+    pair's two words the first holds both.
+    """
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $2;", "=r,=r,r", [x], dtype=gl.int32, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def held(x):
+    """The inverse of `hold`."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def hold_pair(x):
+    """`hold` of each of two."""
+    return hold(x[0]), hold(x[1])
+
+
+@gluon.jit
+def held_pair(x):
+    """`held` of each of two."""
+    return held(x[0]), held(x[1])
+
+
+@gluon.jit
+def anew(x):
+    """x (an integer), from which addresses are computed again instead of kept in registers."""
+    return gl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [x], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
 def clamp_one(x):
     """x within [-1, 1] in one instruction: the smaller magnitude of x and 1, with x's sign."""
     return gl.inline_asm_elementwise(
@@ -107,82 +160,38 @@ def slope(z, scale, PHI: gl.constexpr):
 
 
 @gluon.jit
-def row_steps(x, stride, steps, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Left operand (ROWS, 16): column 2 j is step j's vector, odd columns are zero."""
-    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, 16, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    inside = (c % 2 == 0) & (c // 2 < steps) & (r < rows)
-    return gl.load(x + (c // 2) * stride + r, mask=inside, other=0.0)
+def outer(rows, values, step, x, V: gl.constexpr, MMA: gl.constexpr):
+    """x + a bᵀ (R, V), a and b being the vectors of `step` in `row_steps` and `value_steps`.
 
-
-@gluon.jit
-def value_steps(x, stride, steps, V: gl.constexpr, LAYOUT: gl.constexpr):
-    """Right operand (16, V): row 2 j is step j's vector, odd rows are zero."""
-    r = gl.arange(0, 16, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, V, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    inside = (r % 2 == 0) & (r // 2 < steps)
-    return gl.load(x + (r // 2) * stride + c, mask=inside, other=0.0)
-
-
-@gluon.jit
-def column_steps(x, stride, steps, rows, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Right operand (ROWS, 8): column j is step j's vector."""
-    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    c = gl.arange(0, 8, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    return gl.load(x + c * stride + r, mask=(c < steps) & (r < rows), other=0.0)
-
-
-@gluon.jit
-def fetch_rows(x, stride, low, high, LAYOUT: gl.constexpr):
-    """Asks the L2 cache for the rows x + j stride of 8 steps, j kept within [low, high].
-
-    A load holds one of a warp's six scoreboards until it is served, and what shares it waits; this
-    holds none, and makes the load that follows some blocks later a short one.
+    mma.m16n8k8, whose registers are handed over as those of (R, V): in lane l the accumulator has
+    row l / 4 and columns 2 (l % 4) + {0, 1}, the left operand row l / 4 and the right one column
+    l / 4 at that place k = 2 (l % 4) + {0, 1}. Step j stands at k = 2 j, zeros at 2 j + 1.
     """
-    j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
-    j = gl.minimum(gl.maximum(j, low), high)
-    gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-        "=r,l",
-        [(x + j * stride).to(gl.int64)],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@gluon.jit
-def step_numbers(x, stride, steps, LAYOUT: gl.constexpr):
-    """One number for each of 8 steps (8,), spread over the lanes; 1 beyond the end.
-
-    Eight scalar loads would each wait for their value at once, to move it to a uniform register.
-    """
-    j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
-    return gl.load(x + j * stride, mask=j < steps, other=1.0).to(gl.float32)
-
-
-@gluon.jit
-def number_at(numbers, j, R: gl.constexpr, LAYOUT: gl.constexpr):
-    """Step j's number as a column (R, 1): four lanes hold it, all lanes fetch it from there."""
-    lane = gl.full([8], 4 * j, gl.int32, layout=gl.SliceLayout(1, LAYOUT))
-    x = gl.inline_asm_elementwise(
-        "shfl.sync.idx.b32 $0, $1, $2, 0x1f, 0xffffffff;",
-        "=f,f,r",
-        [numbers, lane],
+    c = gl.arange(0, V, layout=gl.SliceLayout(0, MMA))[None, :]
+    return gl.inline_asm_elementwise(
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 "
+        "{$0, $1, $2, $3}, {$4, $5}, {$6}, {$8, $9, $10, $11};",
+        "=f,=f,=f,=f,r,r,r,r,f,f,f,f",
+        [rows, pick(values, c % 8 // 2 - step + gl.zeros_like(x).to(gl.int32)), x],
         dtype=gl.float32,
         is_pure=True,
-        pack=1,
+        pack=4,
     )
-    x = gl.reshape(gl.permute(gl.join(x, x), (1, 0)), [16])
-    if R == 32:
-        x = gl.reshape(gl.permute(gl.join(x, x), (1, 0)), [32])
-    return gl.convert_layout(x, gl.SliceLayout(1, LAYOUT))[:, None]
 
 
 @gluon.jit
-def lane_sums(x, R: gl.constexpr, V: gl.constexpr):
-    """Sums x (R, V) over each lane's own registers: (1, 32), one number a lane, no exchange."""
-    x = gl.reshape(x, [R // 16, 2, 8, V // 8, 4, 2])
-    x = gl.sum(gl.sum(x, axis=5), axis=3)
-    x = gl.sum(gl.sum(x, axis=1), axis=0)
-    return gl.reshape(x, [1, 32])
+def lane_products(x, y, R: gl.constexpr, V: gl.constexpr):
+    """Sums x y (R, V) over each lane's own registers: (1, 32), one number a lane, no exchange."""
+    p = gl.inline_asm_elementwise(
+        "{ .reg .f32 s; mul.f32 s, $4, $8; fma.rn.f32 s, $5, $9, s; fma.rn.f32 s, $6, $10, s; "
+        "fma.rn.f32 $0, $7, $11, s; mov.f32 $1, 0f00000000; mov.f32 $2, $1; mov.f32 $3, $1; }",
+        "=f,=f,=f,=f,f,f,f,f,f,f,f,f",
+        [x, y],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=4,
+    )
+    # of the four registers of an 8 x 16 corner the first holds the sum
+    p = gl.permute(gl.reshape(p, [R // 16, 2, 8, V // 8, 4, 2]), (0, 3, 2, 4, 1, 5))
+    p = gl.split(gl.split(p)[0])[0]
+    return gl.reshape(gl.sum(gl.sum(p, axis=0), axis=0), [1, 32])

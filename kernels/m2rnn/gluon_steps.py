@@ -12,168 +12,202 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
-from kernels.m2rnn.gluon_forward import mix
+from kernels.m2rnn.gluon_forward import mix, start
+from kernels.m2rnn.gluon_loads import number_at, row_steps, step_numbers, value_steps
 from kernels.m2rnn.gluon_operands import (
     clamp_one,
-    column_steps,
-    lane_sums,
+    lane_products,
     nonlinearity,
-    number_at,
+    outer,
     pick,
     right,
-    row_steps,
     slope,
-    step_numbers,
     transposed_left,
-    value_steps,
+    widened,
 )
 
 
 @gluon.jit
-def rebuild_block(
-    inputs, strides, t, steps, rows,
-    R: gl.constexpr, V: gl.constexpr, RESET: gl.constexpr, MMA: gl.constexpr,
+def outer_operands(
+    a, b, a_stride, b_stride, after, steps, rows,
+    R: gl.constexpr, V: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """What 8 steps from t on need to be run again: k, v, the gates and the resets."""
-    key, value, forget, keep = inputs[1], inputs[2], inputs[3], inputs[4]
-    t = t.to(gl.int64)
-    f = step_numbers(forget + t * strides[3], strides[3], steps, MMA)
-    kept = f
-    if RESET:
-        kept = step_numbers(keep + t, 1, steps, MMA)
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    """The operands of the outer products of 4 steps, `after` steps behind a and b: k and v, or q
+    and dy."""
     return (
-        row_steps(key + t * strides[1], strides[1], steps, rows, R, LEFT),
-        value_steps(value + t * strides[2], strides[2], steps, V, RIGHT),
-        f,
-        kept,
+        row_steps(a + after * a_stride, a_stride, steps - after, rows, R, V, EVEN, MMA),
+        value_steps(b + after * b_stride, b_stride, steps - after, R, V, EVEN, MMA),
     )
 
 
 @gluon.jit
-def sweep_block(
-    inputs, strides, t, steps, rows, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr
-):
-    """What the reverse sweep of 8 steps needs besides: q and dy for the outer product, and dy, v
-    and k as columns for dq, dk and dv."""
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+def inputs_at(inputs, strides, t):
+    """The inputs' addresses at step t: q, k, v, f, keep, dy."""
     t = t.to(gl.int64)
-    query = inputs[0] + t * strides[0]
-    key = inputs[1] + t * strides[1]
-    value = inputs[2] + t * strides[2]
-    grad_output = inputs[5] + t * strides[4]
     return (
-        row_steps(query, strides[0], steps, rows, R, LEFT),
-        value_steps(grad_output, strides[4], steps, V, RIGHT),
-        column_steps(grad_output, strides[4], steps, V, V, RIGHT),
-        column_steps(value, strides[2], steps, V, V, RIGHT),
-        column_steps(key, strides[1], steps, rows, R, RIGHT),
+        inputs[0] + t * strides[0],
+        inputs[1] + t * strides[1],
+        inputs[2] + t * strides[2],
+        inputs[3] + t * strides[3],
+        inputs[4] + t,
+        inputs[5] + t * strides[4],
     )
+
+
+@gluon.jit
+def gates(at, strides, steps, RESET: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr):
+    """Forget gates of 8 steps, and what the resets leave."""
+    f = step_numbers(at[3], strides[3], steps, MMA, EVEN)
+    kept = f
+    if RESET:
+        kept = step_numbers(at[4], 1, steps, MMA, EVEN)
+    return f, kept
 
 
 @gluon.jit
 def run_step(
-    h, operand, block, mixing, j,
-    R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr, MMA: gl.constexpr,
+    h, operand, k, v, mixing, inner, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    CHAINED: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """Z of step j of a block, from H_{t-1} in float32 and as an operand."""
-    row = gl.arange(0, 16, layout=gl.SliceLayout(1, gl.DotOperandLayout(1, MMA, 2)))[:, None] // 2
-    zero = gl.zeros([R, V], gl.float32, layout=MMA)
-    outer = mma_v2(block[0], pick(block[1], row - j), zero)
-    return nonlinearity(mix(h, operand, outer, mixing[0], mixing[1], WEIGHT), PHI)
+    """Z of step `inner` of 4, from H_{t-1} in float32 and as an operand."""
+    x = start(h, k, v, inner, mixing[0], V, WEIGHT, CHAINED, MMA)
+    return nonlinearity(mix(x, operand, mixing[1], WEIGHT), PHI)
 
 
 @gluon.jit
 def rebuild_step(
-    h, slot, block, mixing, j, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr,
-    PHI: gl.constexpr, RESET: gl.constexpr, MMA: gl.constexpr,
+    h, dq, slot, k, v, gate, dy_columns, mixing, inner, j, R: gl.constexpr, V: gl.constexpr,
+    WEIGHT: gl.constexpr, PHI: gl.constexpr, RESET: gl.constexpr, CHAINED: gl.constexpr,
+    MMA: gl.constexpr,
 ):  # fmt: skip
-    """Keeps H_{t-1}, rounded, in its slot of shared memory and returns H_t."""
+    """Keeps H_{t-1}, rounded, in its slot of shared memory; returns H_t and dq with H_t dy_t.
+
+    j counts the steps of 8, inner those of 4.
+    """
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    column = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.DotOperandLayout(1, MMA, 2)))[None, :]
     if RESET:
-        h = h * number_at(block[3], j, R, MMA)
+        h = h * number_at(gate[1], j, R, MMA)
     rounded = h.to(gl.bfloat16)
     slot.store(rounded)
-    operand = gl.convert_layout(rounded, gl.DotOperandLayout(0, MMA, 2))
-    z = run_step(h, operand, block, mixing, j, R, V, WEIGHT, PHI, MMA)
-    return z + number_at(block[2], j, R, MMA) * (h - z)
+    operand = gl.convert_layout(rounded, LEFT)
+    z = run_step(h, operand, k, v, mixing, inner, V, WEIGHT, PHI, CHAINED, MMA)
+    h = z + number_at(gate[0], j, R, MMA) * (h - z)
+    after = gl.convert_layout(h.to(gl.bfloat16), LEFT)
+    return h, mma_v2(after, pick(dy_columns, column - j), dq)
 
 
 @gluon.jit
 def sweep_step(
-    c, after, sums, dw, slot, gate_sum, block, swept, mixing, transposed, j,
-    R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
-    RESET: gl.constexpr, CLIP: gl.constexpr, MMA: gl.constexpr,
+    c, dk, dv, dw, slot, k, v, q, dy, gate, v_columns, k_columns, mixing, transposed,
+    inner, j, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    RESET: gl.constexpr, CLIP: gl.constexpr, CHAINED: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """One step backwards: the new carry, H_{t-1} as an operand, and the sums with its share."""
+    """One step backwards: the new carry, dk, dv and dW with the step's share, df by lane."""
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
-    row = gl.arange(0, 16, layout=gl.SliceLayout(1, RIGHT))[:, None] // 2
     column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
-    q, dy, dy_columns, v_columns, k_columns = swept
-    dq, dk, dv = sums
     operand = slot.load(LEFT)
-    h = gl.convert_layout(operand, MMA).to(gl.float32)
-    z = run_step(h, operand, block, mixing, j, R, V, WEIGHT, PHI, MMA)
-    gate = number_at(block[2], j, R, MMA)
-    if RESET:  # the state stored for the next step may have been zeroed
-        after = gl.convert_layout((z + gate * (h - z)).to(gl.bfloat16), LEFT)
-    dq = mma_v2(after, pick(dy_columns, column - j), dq)
+    h = widened(gl.convert_layout(operand, MMA))
+    z = run_step(h, operand, k, v, mixing, inner, V, WEIGHT, PHI, True, MMA)
+    f = number_at(gate[0], j, R, MMA)
     if CLIP == "carry":
         c = clamp_one(c)
-    zero = gl.zeros([R, V], gl.float32, layout=MMA)
-    grad = c + mma_v2(q, pick(dy, row - j), zero)
+    if CHAINED:
+        grad = outer(q, dy, inner, c, V, MMA)
+    else:
+        grad = c + outer(q, dy, inner, gl.zeros_like(c), V, MMA)
     if CLIP == "sum":
         grad = clamp_one(grad)
-    gate_sum.store(lane_sums(grad * (h - z), R, V))
-    d = slope(z, 1 - gate, PHI) * grad
-    c = gate * grad
+    gate_sum = lane_products(grad, h - z, R, V)
+    d = slope(z, 1 - f, PHI) * grad
     rounded = d.to(gl.bfloat16)
     d_left = gl.convert_layout(rounded, LEFT)
-    # D Wᵀ with the diagonal in float32: near W = I, c is a sum over all later steps
-    if WEIGHT == "identity":
-        c += d
+    # D Wᵀ: D itself in float32, its rounding meets W - I only; c is a sum over all later steps
+    if WEIGHT == "diagonal":
+        c = f * grad + d * mixing[0]
     else:
-        c += d * mixing[0]
-        if WEIGHT == "dense":
-            c = mma_v2(d_left, transposed, c)
+        c = f * grad + d
+    if WEIGHT == "dense":
+        c = mma_v2(d_left, transposed, c)
     if RESET:
-        c = c * number_at(block[3], j, R, MMA)
+        c = c * number_at(gate[1], j, R, MMA)
     dk = mma_v2(d_left, pick(v_columns, column - j), dk)
     dv = mma_v2(transposed_left(rounded, R, V, LEFT), pick(k_columns, column - j), dv)
     if WEIGHT == "dense":
         dw = mma_v2(slot.permute((1, 0)).load(LEFT), right(rounded, R, V, RIGHT), dw)
     elif WEIGHT == "diagonal":
         dw += h * d
-    return c, operand, (dq, dk, dv), dw
+    return c, dk, dv, dw, gate_sum
 
 
 @gluon.jit
-def no_sums(R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr):
-    """Empty sums of a block: dq and dk (R, 8), dv transposed (V, 8)."""
-    rows = gl.zeros([R, 8], gl.float32, layout=MMA)
-    return rows, rows, gl.zeros([V, 8], gl.float32, layout=MMA)
-
-
-@gluon.jit
-def store_sums(
-    sums, gate_sums, outputs, at, steps, rows, N,
-    K: gl.constexpr, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr,
-):  # fmt: skip
-    """Writes a block's dq, dk, dv and df; `at` is its first step in the segment."""
-    FOLD: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [1, 1], [1, 0])
-    d_query, d_key, d_value, d_forget = outputs
+def store_columns(
+    out, stride, sums, at, steps, rows, ROWS: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr
+):
+    """Writes sums (ROWS, 8), a column a step; `at` is the first one's step in the segment."""
     column = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
-    r = gl.arange(0, R, layout=gl.SliceLayout(1, MMA))[:, None]
-    v = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]
-    fold = gl.arange(0, 4, layout=gl.SliceLayout(1, FOLD))
-    at = at.to(gl.int64)
-    in_time = (column < steps) & (r < rows)
-    gl.store(d_query + (at + column) * K + r, sums[0], mask=in_time)
-    gl.store(d_key + (at + column) * K + r, sums[1], mask=in_time)
-    gl.store(d_value + (at + column) * N * V + v, sums[2], mask=(column < steps) & (v < V))
+    r = gl.arange(0, ROWS, layout=gl.SliceLayout(1, MMA))[:, None]
+    cells = out + (at.to(gl.int64) + column) * stride + r
+    sums = sums.to(out.dtype.element_ty)
+    if EVEN:
+        gl.store(cells, sums)
+    else:
+        gl.store(cells, sums, mask=(column < steps) & (r < rows))
+
+
+@gluon.jit
+def store_gates(out, gate_sums, at, steps, N):
+    """Writes df of 8 steps from the lanes' sums of each, (2, 32, 4) in shared memory."""
+    FOLD: gl.constexpr = gl.BlockedLayout([4, 1], [8, 4], [1, 1], [0, 1])
+    fold = gl.arange(0, 4, layout=gl.SliceLayout(0, FOLD))
     for part in gl.static_range(2):
-        df = gl.sum(gate_sums.index(part).load(FOLD), axis=1)
+        df = gl.sum(gate_sums.index(part).load(FOLD), axis=0)
         step = part * 4 + fold
-        gl.store(d_forget + (at + step) * N, df, mask=step < steps)
+        gl.store(out + (at.to(gl.int64) + step) * N, df, mask=step < steps)
+
+
+@gluon.jit
+def rebuild_four(
+    h, dq, states, slot, k, v, gate, dy_columns, mixing, four, R: gl.constexpr, V: gl.constexpr,
+    WEIGHT: gl.constexpr, PHI: gl.constexpr, RESET: gl.constexpr, CHAINED: gl.constexpr,
+    MMA: gl.constexpr,
+):  # fmt: skip
+    """Four steps of `rebuild_step`; each of the four has its own buffer of states.
+
+    (Writes to one buffer would wait for each other.)
+    """
+    for inner in gl.static_range(4):
+        h, dq = rebuild_step(
+            h, dq, states[inner].index(slot), k, v, gate, dy_columns, mixing, inner,
+            four * 4 + inner, R, V, WEIGHT, PHI, RESET, CHAINED, MMA,
+        )  # fmt: skip
+    return h, dq
+
+
+@gluon.jit
+def sweep_four(
+    c, dk, dv, dw, states, slot, gate_sums, k, v, q, dy, gate, v_columns, k_columns, mixing,
+    transposed, four, R: gl.constexpr, V: gl.constexpr, WEIGHT: gl.constexpr, PHI: gl.constexpr,
+    RESET: gl.constexpr, CLIP: gl.constexpr, CHAINED: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """Four steps of `sweep_step`, the last first."""
+    c, dk, dv, dw, sum3 = sweep_step(
+        c, dk, dv, dw, states[3].index(slot), k, v, q, dy, gate, v_columns, k_columns, mixing,
+        transposed, 3, four * 4 + 3, R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
+    )  # fmt: skip
+    c, dk, dv, dw, sum2 = sweep_step(
+        c, dk, dv, dw, states[2].index(slot), k, v, q, dy, gate, v_columns, k_columns, mixing,
+        transposed, 2, four * 4 + 2, R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
+    )  # fmt: skip
+    c, dk, dv, dw, sum1 = sweep_step(
+        c, dk, dv, dw, states[1].index(slot), k, v, q, dy, gate, v_columns, k_columns, mixing,
+        transposed, 1, four * 4 + 1, R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
+    )  # fmt: skip
+    c, dk, dv, dw, sum0 = sweep_step(
+        c, dk, dv, dw, states[0].index(slot), k, v, q, dy, gate, v_columns, k_columns, mixing,
+        transposed, 0, four * 4, R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
+    )  # fmt: skip
+    sums = gl.permute(gl.join(gl.join(sum0, sum1), gl.join(sum2, sum3)), (0, 1, 3, 2))
+    gate_sums.index(four).store(gl.reshape(sums, [32, 4]))
+    return c, dk, dv, dw

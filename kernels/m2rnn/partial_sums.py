@@ -35,7 +35,8 @@ def _sum_one(
         for start in range(0, many, MEMBERS):
             at = (start + member).to(tl.int64) * many_stride
             mask = (start + member < many)[:, None] & inside[None, :]
-            total += tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
+            share = tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
+            total += share.to(tl.float32)
         parts += few_stride
     summed = tl.sum(total, axis=0).to(out.dtype.element_ty)
     tl.store(out + (b * T + first) * heads * X + i, summed, mask=inside)
