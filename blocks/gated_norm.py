@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.gated_norm import LARGEST, can_fuse
 from kernels.normalisation import rms_norm
 
 Order = Literal["gate_norm", "norm_gate"]
@@ -34,8 +35,23 @@ class GatedNorm(nn.Module):
                 raise ValueError(f"{groups} norm groups do not divide {size} channels")
             self.weight = nn.Parameter(torch.empty(size // groups if shared else size))
 
-    def forward(self, y: Tensor, gate: Tensor | None) -> Tensor:
-        """y and gate (..., size)."""
+    def forward(
+        self,
+        y: Tensor,
+        gate: Tensor | None,
+        *,
+        value: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """y, gate and value (B, T, size); with `residual` (size), y + residual ⊙ value takes y's
+        place."""
+        if gate is not None and self._in_one_kernel(y, gate, value, residual):
+            from kernels.gated_norm.in_one import gate_norm  # needs triton
+
+            assert self.weight is not None
+            return gate_norm(y, value, residual, gate, self.weight, NORM_EPS)
+        if value is not None and residual is not None:
+            y = y + residual.to(value.dtype) * value
         if self.weight is None:
             return y if gate is None else y * F.silu(gate)
         if gate is not None and self.order == "gate_norm":
@@ -43,3 +59,7 @@ class GatedNorm(nn.Module):
         weight = self.weight if self.shared else self.weight.unflatten(0, (self.groups, -1))
         y = rms_norm(y.unflatten(-1, (self.groups, -1)), weight, NORM_EPS).flatten(-2)
         return y * F.silu(gate) if gate is not None and self.order == "norm_gate" else y
+
+    def _in_one_kernel(self, y: Tensor, gate: Tensor, *others: Tensor | None) -> bool:
+        whole = self.groups == 1 and self.order == "gate_norm" and y.shape[-1] <= LARGEST
+        return whole and can_fuse(y, gate, self.weight, *others)

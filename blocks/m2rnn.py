@@ -13,7 +13,7 @@ from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, prefixed
 from blocks.forget_gate import BIAS_RANGE, ForgetGate, Gate
 from blocks.gated_norm import NORM_EPS, GatedNorm, Order, Scope
 from blocks.initialisation import Constant, Parameter
-from blocks.linear import Linear, linear_flops
+from blocks.linear import Linear, linear_flops, narrow_projection
 from blocks.options import option, require_not_negative, require_positive, require_range
 from blocks.state_weight import (
     Constraint,
@@ -174,11 +174,19 @@ class M2RNN(SequenceMixer):
             k_BTNK, v_BTNV, forget, self.state_weight(), gate_weight,
             None if state is None else state["state"], reset,
         )  # fmt: skip
+        value = residual = None
         if self.residual is not None:
-            y_BTNV = y_BTNV + self.residual.to(v_BTNV.dtype) * expand_heads(v_BTNV, self.heads, 2)
-        if o.output_gate:
-            gate = expand_heads(gate.unflatten(-1, (-1, o.value_dim)), self.heads, 2).flatten(2)
-        return self.output(self.norm(y_BTNV.flatten(2), gate if o.output_gate else None)), after
+            value, residual = self._spread(v_BTNV.flatten(2)), self.residual.flatten()
+        gate = self._spread(gate) if o.output_gate else None
+        y = self.norm(y_BTNV.flatten(2), gate, value=value, residual=residual)
+        return self.output(y), after
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """(B, T, heads V) -> (B, T, N V), head n from its group."""
+        if x.shape[-1] == self.heads * self.options.value_dim:
+            return x
+        grouped = x.unflatten(-1, (-1, self.options.value_dim))
+        return expand_heads(grouped, self.heads, 2).flatten(2)
 
     def uncompiled(self) -> tuple[str, ...]:
         return ("scan",)
@@ -200,7 +208,7 @@ class M2RNN(SequenceMixer):
     ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor | None], Tensor, State]:
         """q, k, v by heads, the forget gate, the output gate, what the convolution carries."""
         o, after = self.options, {}
-        qkv, a, gate = self.input(x).split(self.parts, dim=-1)
+        qkv, a, gate = narrow_projection(x, self.input.weight).split(self.parts, dim=-1)
         if self.convolution is not None:
             qkv, after["convolution"] = self.convolution(
                 qkv, None if state is None else state["convolution"], reset

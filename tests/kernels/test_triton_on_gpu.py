@@ -10,10 +10,14 @@ import pytest
 import torch
 
 from kernels.m2rnn import fast_scan, m2rnn_scan
-from kernels.m2rnn.checking import Shape, errors, make_case, run
+from kernels.m2rnn.checking import Shape, errors, errors_of, make_case, run, widened
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
+from tests.kernels.rounded_scan import rounded_scan
 
 AllPairs = pytest.importorskip("allpairspy").AllPairs
+pytest.importorskip("triton")
+from tests.kernels.gated_norm_cases import NORMS, norm_errors  # noqa: E402 - needs triton
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -110,27 +114,40 @@ def test_accuracy_where_it_is_hard(kind, clip, K, V):
     assert_right(case, torch.bfloat16)
 
 
-def test_wide_tiles(monkeypatch):
+@pytest.mark.parametrize("K,reset,T", [(64, False, 976), (64, True, 977), (40, True, 300)])
+def test_where_the_heads_fill_the_gpu(monkeypatch, K, reset, T):
     monkeypatch.setattr(fast_scan, "WARPS", 0)
-    for K, reset in ((64, False), (40, True)):
-        case = make_case(Shape(B=2, T=977, N=4, K=K, V=16), device="cuda", clip="carry",
-                         reset=reset)  # fmt: skip
-        assert_right(case, torch.bfloat16)
+    case = make_case(Shape(B=2, T=T, N=4, K=K, V=16), device="cuda", clip="carry", reset=reset)
+    assert_right(case, torch.bfloat16)
 
 
-@pytest.mark.parametrize("nonlinearity", ["softsign", "identity"])
-def test_other_nonlinearities_in_bfloat16(nonlinearity):
-    shape = Shape(B=1, T=300, N=4, K=64, V=16)
-    assert_right(make_case(shape, device="cuda", nonlinearity=nonlinearity), torch.bfloat16)
+ELSEWHERE = {
+    "nonlinearity": ["relu", "hard_tanh", "softsign", "identity", "tanh"],
+    "weight": ["dense", "diagonal", "identity"],
+    "clip": ["carry", "none", "sum"],
+    "sizes": [(64, 16), (24, 16), (64, 32)],
+    "reset": [False, True],
+}
 
 
-@pytest.mark.parametrize("nonlinearity", ["relu", "hard_tanh"])
-def test_kinks_in_bfloat16(nonlinearity):
-    """Rounding moves single elements over the kink, which flips their whole derivative."""
-    case = make_case(
-        Shape(B=1, T=300, N=4, K=64, V=16), device="cuda", nonlinearity=nonlinearity, clip="carry"
-    )
-    assert_right(case, torch.bfloat16, factor=8)
+@pytest.mark.parametrize("options", pairs(ELSEWHERE), ids=label)
+def test_its_error_is_that_of_rounded_operands(options):
+    """At most twice the error of torch with the same operands rounded. (Where phi has a kink,
+    rounding moves single elements over it, which flips their whole derivative.)"""
+    options = dict(options)
+    K, V = options.pop("sizes")
+    case = make_case(Shape(B=2, T=304, N=8, K=K, V=V), device="cuda", **options)
+    rounded = errors_of(rounded_scan(widened(case)), case)
+    for name, error in errors(case).items():
+        assert error <= 2 * rounded[name] + 2e-4, (name, error, rounded)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("options", [*NORMS, {"B": 2, "T": 900, "S": 1344, "residual": True}])
+def test_gate_and_norm(options, dtype):
+    limit = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    for name, error in norm_errors("cuda", dtype, **options).items():
+        assert error < limit, name
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
