@@ -1,0 +1,73 @@
+"""Outside libraries' kernels on this GPU: with carried states and resets, whole and in pieces."""
+
+import pytest
+import torch
+
+from kernels.backends import Signature
+from kernels.convolution import causal_convolution
+from kernels.cross_entropy import linear_cross_entropy
+from kernels.gated_delta import chunked as delta
+from kernels.ssd import chunked as ssd
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+LIMIT = 2e-2  # of the norm, in bfloat16
+
+
+def signature(**sizes):
+    return Signature(
+        device=torch.device("cuda", 0), dtype=torch.bfloat16, sizes=tuple(sizes.items()),
+        batch=2, length=300,
+    )  # fmt: skip
+
+
+def results(scan, inputs, backend, reset):
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    *rest, state = leaves
+    outputs = scan(*rest, state, reset=reset, backend=backend)
+    weights = [torch.cos(torch.arange(x.numel(), device="cuda")).view(x.shape) for x in outputs]
+    total = sum((x.float() * w).sum() for x, w in zip(outputs, weights, strict=True))
+    return [*outputs, *torch.autograd.grad(total, leaves)]
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("kernel", ["gated_delta", "ssd"])
+def test_scans_agree_with_ours_with_states_and_resets(kernel, resets):
+    if kernel == "gated_delta":
+        pytest.importorskip("fla")
+        at, fast, scan = signature(N=2, K=64, V=128), "fla", delta.gated_delta
+        inputs, shape = list(delta.probe_inputs(at).values()), (2, 2, 64, 128)
+    else:
+        at, fast, scan = signature(G=1, N=4, K=64, V=32), "mamba_ssm", ssd.ssd_scan
+        inputs, shape = list(ssd.probe_inputs(at).values()), (2, 4, 64, 32)
+    inputs.append(torch.randn(shape, device="cuda", generator=torch.Generator("cuda")))
+    reset = None
+    if resets:
+        reset = torch.zeros(2, 300, dtype=torch.bool, device="cuda")
+        reset[0, [0, 70, 71]], reset[1, 200] = True, True
+    found, expected = (results(scan, inputs, backend, reset) for backend in (fast, "chunked"))
+    for a, b in zip(found, expected, strict=True):
+        assert (a.float() - b.float()).norm() <= LIMIT * (b.float().norm() + 1e-3)
+
+
+def test_convolution_and_loss_agree_with_torchs():
+    pytest.importorskip("fla")
+    x = torch.randn(2, 300, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(64, 4, device="cuda", requires_grad=True)
+    for backend in ("fla", "torch"):
+        y, last = causal_convolution(x[..., :64], w, silu=True, backend=backend)
+        found = [y, last, *torch.autograd.grad(y.float().square().sum(), [x, w])]
+        if backend == "fla":
+            kept = found
+    for a, b in zip(kept, found, strict=True):
+        assert (a.float() - b.float()).norm() <= LIMIT * b.float().norm()
+    head = torch.randn(5003, 96, device="cuda", requires_grad=True)
+    targets = torch.randint(5003, (2, 300), device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        losses = [linear_cross_entropy(x, head, targets, backend=b) for b in ("triton", "full")]
+    grads = [torch.autograd.grad(loss, [x, head]) for loss in losses]
+    assert (losses[0] - losses[1]).abs() < 1e-3 * losses[1]
+    for a, b in zip(*grads, strict=True):
+        assert (a.float() - b.float()).norm() <= LIMIT * b.float().norm()
