@@ -27,6 +27,7 @@ from arch_search.errors import UsageError
 from arch_search.spec import (
     STRICT,
     CurriculumSpec,
+    Decoder,
     ExpertsSpec,
     LogSpec,
     OptimiserSpec,
@@ -79,6 +80,7 @@ class ModelFile:
     blocks: dict[str, dict[str, Any]] = field(default_factory=dict)
     tie_embeddings: bool = True
     norm_eps: float = 1e-5
+    decoder: Decoder = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arch_search.autoencoder import Autoencoder
 from arch_search.spec import LayerSpec, ModelSpec
 from blocks.base import INITIAL_STD, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, named_generator
@@ -74,6 +75,7 @@ class LanguageModel(nn.Module):
         self.head = (
             None if spec.tie_embeddings else nn.Linear(spec.width, spec.vocabulary, bias=False)
         )
+        self.decoder = Autoencoder(spec.width) if spec.decoder == "autoencoder" else None
 
     def forward(
         self, tokens: Tensor, states: list[State] | None = None, *, reset: Tensor | None = None
@@ -99,7 +101,7 @@ class LanguageModel(nn.Module):
         x = self.embedding(tokens)
         for layer in self.each_layer():
             x = self.train_layer(layer, x, reset)
-        return linear_cross_entropy(self.norm(x), self.head_weight, targets)
+        return linear_cross_entropy(self._read(x), self.head_weight, targets)
 
     def loss_and_states(
         self,
@@ -127,7 +129,11 @@ class LanguageModel(nn.Module):
         for i, layer in enumerate(self.layers):
             x, state = layer(x, states[i] if states is not None else None, reset)
             after.append(state)
-        return self.norm(x), after
+        return self._read(x), after
+
+    def _read(self, x: Tensor) -> Tensor:
+        """The last layer's output as the head reads it."""
+        return self.norm(x) if self.decoder is None else self.decoder(self.norm(x))
 
     def logits(self, features: Tensor) -> Tensor:
         """The next token's logits, (…, U), from features (…, D)."""
@@ -163,6 +169,9 @@ class LanguageModel(nn.Module):
         declared = {"embedding.weight": normal, "norm.weight": one}
         if self.head is not None:
             declared["head.weight"] = normal
+        if self.decoder is not None:
+            for name, parameter in self.decoder.declared_parameters().items():
+                declared[f"decoder.{name}"] = parameter
         for i, layer in enumerate(self.each_layer()):
             declared[f"layers.{i}.mixer_norm.weight"] = one
             if layer.mlp_norm is not None:
@@ -247,6 +256,7 @@ def count_model(spec: ModelSpec, length: int) -> ModelCounts:
     width = spec.width
     channels = [layer.mlp.cost() for layer in model.each_layer()]
     flops = sum(cost.forward_flops_per_token for cost in (*costs, *channels))
+    flops += model.decoder.flops_per_token() if model.decoder is not None else 0
     parameters = sum(parameter.numel() for parameter in model.parameters())
     idle = sum(cost.parameters - cost.active_parameters for cost in channels)
     tables = 1 if spec.tie_embeddings else 2

@@ -13,7 +13,7 @@ from arch_search.experiment import DataFile, ExperimentFile, nearest, validate
 from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
-from arch_search.planned_data import PlannedData, check_data, data_spec, find_data
+from arch_search.planned_data import PlannedData, check_data, check_decoder, data_spec, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
 from arch_search.spec import (
     ArmSpec,
@@ -63,6 +63,7 @@ def resolve_arms(
             start = resolve_start(root, changed.train.start, resolved.model, arm=arm.name)
             resolved = replace(resolved, train=replace(resolved.train, start=start))
         check_data(resolved.data, found, evaluations)
+        check_decoder(resolved.model, resolved.data)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
         else:
@@ -180,6 +181,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
         vocabulary=found.vocabulary,
         tie_embeddings=file.model.tie_embeddings,
         norm_eps=file.model.norm_eps,
+        decoder=file.model.decoder,
     )
     data = data_spec(file.data, found)
     return ArmSpec(

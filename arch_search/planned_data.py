@@ -10,7 +10,7 @@ from arch_search.data.corpora import CORPORA
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile
 from arch_search.segments import check_curriculum
-from arch_search.spec import DataSpec, EvaluationSpec, Plan, content_hash
+from arch_search.spec import DataSpec, EvaluationSpec, ModelSpec, Plan, content_hash
 from arch_search.synthetic.registry import generator, read_task, resolved_task
 from arch_search.synthetic.stream import TaskStream
 from arch_search.synthetic.text import TextTask
@@ -131,6 +131,14 @@ def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[Evaluat
     except ValueError as error:
         text = str(error)
         raise UsageError(text if text.startswith("evaluate") else f"data: {text}") from None
+
+
+def check_decoder(model: ModelSpec, data: DataSpec) -> None:
+    """Raise UsageError unless the model reads its features as the task needs it."""
+    needed = generator(next(iter(data.task))).decoder if data.task else "none"
+    if model.decoder != needed:
+        what = f"the task {next(iter(data.task))}" if data.task else "a corpus"
+        raise UsageError(f"model.decoder is {model.decoder}; {what} needs {needed}")
 
 
 def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:

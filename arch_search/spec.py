@@ -22,6 +22,7 @@ from pydantic import (
 from arch_search.sweep_spec import SweepSpec
 from kernels.backends import check_names
 
+Decoder = Literal["none", "autoencoder"]
 UnitShare = Annotated[float, Field(ge=0, le=1)]
 STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -73,6 +74,7 @@ class ModelSpec:
     vocabulary: int
     tie_embeddings: bool
     norm_eps: float = 1e-5
+    decoder: Decoder = "none"  # autoencoder: every position is read off the last one's features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,6 +204,7 @@ class ResourceSpec:
 LATER = (
     *(("data", "task", None), ("data", "items", 0), ("data", "curriculum", None)),
     *(("train", "truncate", 0), ("train", "start", "")),
+    ("model", "decoder", "none"),
 )
 """Keys that were not there at first, by part, with what they are where nobody uses them."""
 

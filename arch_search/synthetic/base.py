@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from arch_search.model import IGNORED
+from arch_search.spec import Decoder
 from arch_search.synthetic.draws import Draws
 
 Purpose = Literal["train", "evaluate"]
@@ -33,13 +34,14 @@ class Generator(ABC):
 
     prefixed: the first t tokens and targets of an item are those of the item of length t, so that
     one evaluation at the greatest length shows all shorter ones.
-    trains_on_more: training asks for more positions than evaluation, by the task's definition.
+    decoder: what the model must read its features with.
     balanced: accuracy is also averaged over classes of targets, as the task's authors score it.
     """
 
     Options: ClassVar[type]
     prefixed: ClassVar[bool] = False
     balanced: ClassVar[bool] = False
+    decoder: ClassVar[Decoder] = "none"
 
     @abstractmethod
     def vocabulary(self, options: Any) -> int:

@@ -1,4 +1,4 @@
-"""MAD's selective copying and memorization (arXiv 2403.17844)."""
+"""MAD's selective copying, compression and memorization (arXiv 2403.17844)."""
 
 from dataclasses import dataclass
 
@@ -49,6 +49,33 @@ class SelectiveCopying(Generator):
         tokens[:, length - n - 1] = blank + 1
         targets = np.full_like(tokens, IGNORED)
         targets[:, length - n :] = copied
+        return Examples(tokens=tokens, targets=targets)
+
+
+class Compression(Generator):
+    """Random tokens, then a compression token, from whose features alone all are to be said."""
+
+    balanced = True
+    decoder = "autoencoder"
+
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Options:
+        vocabulary: int = option(16, "U; the last is the compression token")
+
+        def __post_init__(self) -> None:
+            if self.vocabulary < 2:
+                raise ValueError(f"vocabulary is {self.vocabulary}; expected at least 2")
+
+    def vocabulary(self, options: Options) -> int:
+        return options.vocabulary
+
+    def chance(self, options: Options, length: int) -> float:
+        return 1 / (options.vocabulary - 1)
+
+    def draw(self, draws: Draws, length: int, options: Options, purpose: Purpose) -> Examples:
+        tokens = draws.integers(options.vocabulary - 1, length)
+        targets = tokens.copy()
+        tokens[:, -1], targets[:, -1] = options.vocabulary - 1, IGNORED
         return Examples(tokens=tokens, targets=targets)
 
 

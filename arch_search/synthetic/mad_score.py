@@ -1,8 +1,8 @@
 """MAD's score of an architecture (arXiv 2403.17844), from accuracies that were measured.
 
 Of a task: the mean, over its baseline setting and each setting changed, of the best accuracy in a
-sweep of learning rates and weight decays. Of the architecture: the mean over tasks. Compare at equal
-states and parameters, as its authors insist; with few tasks it is a first sieve, not a ranking.
+sweep of learning rates and weight decays. Of the architecture: the mean over tasks. Compare at
+equal states and parameters, as its authors insist; with few tasks it is a first sieve only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,6 +11,7 @@ from arch_search.synthetic.base import Generator
 from blocks.options import did_you_mean, read_options
 
 GENERATORS = {
+    "compression": "arch_search.synthetic.mad_copying:Compression",
     "entity_tracking": "arch_search.synthetic.entity_tracking:EntityTracking",
     "fuzzy_recall": "arch_search.synthetic.mad_recall:FuzzyRecall",
     "in_context_recall": "arch_search.synthetic.mad_recall:InContextRecall",

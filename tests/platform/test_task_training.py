@@ -13,7 +13,7 @@ from arch_search.errors import UsageError
 from arch_search.micro_batches import accumulate_gradients, inputs_and_targets
 from arch_search.model import IGNORED
 from arch_search.planning import make_plan
-from arch_search.spec import CurriculumSpec, DataSpec, content_hash
+from arch_search.spec import LATER, CurriculumSpec, DataSpec, content_hash
 from arch_search.storage import Root
 from arch_search.synthetic.registry import resolved_task
 from arch_search.synthetic.stream import TaskStream, TaskStreamHash
@@ -146,8 +146,9 @@ def test_keys_that_came_later_leave_older_hashes_alone(root, file):
     [run] = make_plan(file, root).runs
     plain = replace(run.spec, data=replace(run.spec.data, task=None, curriculum=None))
     content = asdict(plain)
-    for key in ("task", "items", "curriculum"):
-        del content["data"][key]
+    for part, key, default in LATER:
+        assert content[part].pop(key) == default
+    assert {"task", "items", "curriculum"} <= {key for _, key, _ in LATER}
     assert plain.hash == content_hash(content)
     changed = [
         run.spec.hash,
@@ -209,7 +210,7 @@ def weights_of(folder):
         (["data.task={mqarr: {}}"], "Did you mean 'mqar'"),
         (["data.task=null"], "neither corpus nor task"),
         (["data.task=null", "data.corpus=sotu", "evaluate=[perplexity]",
-          "primary.metric=val/bits_per_byte"], "data.curriculum is for a synthetic task"),
+          "primary.metric=val/bits_per_byte", "data.items=5"], "data.items is for a synth"),
         (["data.curriculum.first=0"], "curriculum.first"),
     ],
 )  # fmt: skip

@@ -32,6 +32,7 @@ SETS = {
     "noisy": ({"vocabulary": 32, "noise_vocabulary": 16, "noise": 0.2}, 64, "6ffa83dd852b3f0d"),
     "fuzzy_recall": ({}, 64, "426cd9e1a787778a"),
     "selective_copying": ({}, 64, "17e3673a28cc378c"),
+    "compression": ({}, 32, "cc007eb9506e0ccc"),
     "memorization": ({}, 32, "c83fe8c2eec9fcb5"),
 }
 NAMES = {"swaps": "state_tracking", "packed": "state_tracking", "repeated": "state_tracking",
@@ -274,12 +275,15 @@ def test_fuzzy_recall_ends_with_a_long_key_seen_before():
         assert targets[targets != IGNORED].tolist() == answers
 
 
-def test_selective_copying_and_memorization():
+def test_selective_copying_compression_and_memorization():
     copy = drawn("selective_copying")
     for tokens, targets in zip(copy.tokens, copy.targets, strict=True):
         assert tokens[47] == 15
         assert (tokens[48:] == 14).all()
         assert targets[48:].tolist() == [t for t in tokens[:47] if t < 14]
+    squeeze = drawn("compression")
+    assert (squeeze.tokens[:, -1] == 15).all()
+    assert (squeeze.targets[:, :-1] == squeeze.tokens[:, :-1]).all()
     one, other = drawn("memorization"), drawn("memorization", seed=8, purpose="train")
     learnt: dict[int, int] = {}
     for found in (one, other):
