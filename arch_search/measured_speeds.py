@@ -22,6 +22,11 @@ class Speeds:
     uncertain: float
     source: str
 
+    @property
+    def spread(self) -> float:
+        """How much faster the fastest arm is than the slowest, as a share."""
+        return max(self.tokens_per_second.values()) / min(self.tokens_per_second.values()) - 1
+
 
 def read_speeds(experiment: Experiment) -> tuple[Speeds | None, str]:
     """The speeds of an experiment's arms; or None, and why there are none to rank by."""
@@ -40,14 +45,28 @@ def read_speeds(experiment: Experiment) -> tuple[Speeds | None, str]:
         )
     if missing := [name for name in arms if name not in found]:
         return None, f"the record has no speed of {', '.join(missing)}; {MEASURE}"
-    spread = [(r["high"] - r["low"]) / 2 / r["tokens_per_second"] for r in found.values()]
+    base = found.get(str(record.get("baseline")))
+    each = {name: _speed(row, base) for name, row in found.items()}
     devices = ", ".join(dict.fromkeys(str(row["device"]) for row in found.values()))
     day = f", {record['measured'][:10]}" if "measured" in record else ""
     return Speeds(
-        tokens_per_second={name: float(row["tokens_per_second"]) for name, row in found.items()},
-        uncertain=max(spread),
+        tokens_per_second={name: speed for name, (speed, _) in each.items()},
+        uncertain=max(share for _, share in each.values()),
         source=f"{devices}{day}",
     ), ""
+
+
+def _speed(row: dict[str, Any], base: dict[str, Any] | None) -> tuple[float, float]:
+    """Tokens a second, and half of its 95 % interval as a share.
+
+    By the ratio to the record's baseline where it is known: arms took turns, so a ratio holds
+    better than either of its speeds.
+    """
+    if base is not None and "ratio" in row:
+        speed = base["tokens_per_second"] * row["ratio"]
+        return float(speed), (row["ratio_high"] - row["ratio_low"]) / 2 / row["ratio"]
+    speed = float(row["tokens_per_second"])
+    return speed, (row["high"] - row["low"]) / 2 / speed
 
 
 def _is_of(row: dict[str, Any], arm: ArmSpec) -> bool:

@@ -14,9 +14,13 @@ from arch_search.wording import signed
 def read_at_equal_cost(experiment: Experiment) -> tuple[tuple[Reading, ...], str]:
     """The readings that there are, and why there is none at equal seconds ("" if there is)."""
     speeds, reason = read_speeds(experiment)
-    seconds = equal_seconds(experiment, speeds) if speeds else None
-    if speeds and seconds is None:
-        reason = f"all arms are equally fast ({speeds.source}), or {NO_CURVE}"
+    seconds = None
+    if speeds and speeds.spread <= speeds.uncertain:
+        known = f"±{100 * speeds.uncertain:.2g} % ({speeds.source})"
+        reason = f"speeds are known to {known}, and arms differ by no more than that"
+    elif speeds:
+        seconds = equal_seconds(experiment, speeds)
+        reason = "" if seconds else NO_CURVE
     found = (equal_flops(experiment), seconds)
     return tuple(reading for reading in found if reading is not None), reason
 

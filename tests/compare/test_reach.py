@@ -266,12 +266,28 @@ def test_equal_seconds_changes_the_finding_for_an_arm_that_is_slow(planted):
     assert "GPU; each speed known to ±1 %" in reading.source
 
 
-def test_equal_speeds_and_equal_flops_change_nothing(planted):
+def test_speeds_that_are_not_told_apart_change_nothing(planted):
     root = planted()
-    record_speeds(root, dict.fromkeys(SPEEDS, 1000.0))
+    record_speeds(root, {**SPEEDS, "m2rnn-1-first": 995.0})
     comparison = compare("planted", root=root)
     assert comparison.readings == ()
-    assert comparison.no_seconds.startswith("all arms are equally fast (GPU")
+    assert comparison.no_seconds == (
+        "speeds are known to ±1 % (GPU), and arms differ by no more than that"
+    )
+
+
+def test_speeds_go_by_the_ratio_of_arms_that_took_turns(planted):
+    root = planted()
+    record_speeds(root, SPEEDS, baseline="baseline")
+    path = root.path / "throughput" / "planted.json"
+    record = json.loads(path.read_text())
+    for name, row in record["arms"].items():
+        ratio = 0.8 if name == "m2rnn-1-last" else 1.0
+        row |= {"ratio": ratio, "ratio_low": 0.99 * ratio, "ratio_high": 1.01 * ratio}
+    path.write_text(json.dumps(record))
+    (reading,) = compare("planted", root=root).readings
+    assert reading.shares == pytest.approx({"baseline": 1, "m2rnn-1-first": 1,
+                                            "m2rnn-1-last": 0.8, "m2rnn-2-spread": 1})  # fmt: skip
 
 
 @pytest.mark.parametrize(

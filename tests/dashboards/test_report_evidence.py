@@ -123,3 +123,18 @@ def test_latex_compiles(root, tmp_path):
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert made.returncode == 0, made.stdout[-2000:]
+
+
+def test_speeds_of_the_throughput_lane_stand_before_those_of_shared_devices(planted):
+    root = planted()
+    folder = root.path / "throughput"
+    folder.mkdir()
+    row = {"tokens_per_second": 9000.0, "low": 8900.0, "high": 9100.0, "device": "GPU 7"}
+    arms = {arm.name: row for arm in read_experiment("planted", root).plan.arms}
+    arms["m2rnn-1-first"] = {**row, "tokens_per_second": 4500.0, "low": 4450.0, "high": 4550.0}
+    (folder / "planted.json").write_text(json.dumps({"arms": arms}))
+    text = to_markdown(make_report(read_experiment("planted", root)))
+    assert "tokens a second (GPU 7)" in text
+    assert "| 4,500 |" in text
+    assert "At equal seconds, in validation subset bits per byte: m2rnn-1-first is worse" in text
+    assert " at 50 % | 1." in text  # read at half of its run, beside its token multiplier
