@@ -46,14 +46,6 @@ class Candidate:
     probe: Callable[[Signature], str | None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
-    """A backend and why it was taken."""
-
-    backend: str
-    reason: str
-
-
 _used: dict[str, dict[str, str]] = {}  # kernel -> backend -> reason
 _asked: dict[str, str] = {}
 _probed: dict[tuple, str | None] = {}
