@@ -8,6 +8,7 @@ import torch
 
 import arch_search.tasks.synthetic as synthetic
 from arch_search.data.tokenizers.byte_level import BYTES
+from arch_search.errors import UsageError
 from arch_search.model import IGNORED, LanguageModel, build_model
 from arch_search.spec import DataSpec, LayerSpec, ModelSpec
 from arch_search.synthetic.base import Examples
@@ -25,7 +26,7 @@ from arch_search.tasks.text import answers, score
 from blocks.registry import resolve_options
 
 
-def model_of(*kinds, vocabulary=6):
+def small_model(*kinds, vocabulary=6):
     layers = tuple(
         LayerSpec(kind=k, options=asdict(resolve_options(k, {}, width=16)), mlp_width=16)
         for k in kinds
@@ -86,7 +87,7 @@ def test_balanced_accuracy_counts_a_class_that_was_only_predicted_as_never_right
 @pytest.mark.parametrize("kind", ["m2rnn", "gated_deltanet", "gru", "attention"])
 def test_rows_and_pieces_do_not_change_an_answer(kind, monkeypatch):
     """Long rows are read in pieces with carried state, and rows in groups of any size."""
-    model, context = model_of(kind, "mamba2"), context_for("state_tracking", 16)
+    model, context = small_model(kind, "mamba2"), context_for("state_tracking", 16)
     tokens = np.random.default_rng(0).integers(6, size=(7, 50))
     whole = predict(model, tokens, context)
     assert len(np.unique(whole)) > 3
@@ -97,7 +98,7 @@ def test_rows_and_pieces_do_not_change_an_answer(kind, monkeypatch):
 
 
 def test_what_stands_behind_an_item_changes_no_answer():
-    model, context = model_of("gru", "gated_deltanet"), context_for("state_tracking", 16)
+    model, context = small_model("gru", "gated_deltanet"), context_for("state_tracking", 16)
     tokens = np.random.default_rng(1).integers(6, size=(4, 20))
     longer = np.concatenate([tokens, np.zeros((4, 9), np.int64)], axis=1)
     assert (predict(model, longer, context)[:, :20] == predict(model, tokens, context)).all()
@@ -107,7 +108,7 @@ class Oracle(LanguageModel):
     """Not trained: computes the products of S3 by their table, and forgets after `memory` steps."""
 
     def __init__(self, memory: int) -> None:
-        super().__init__(model_of("gru").spec)
+        super().__init__(small_model("gru").spec)
         self.memory = memory
 
     def forward(self, tokens, states=None, *, reset=None):
@@ -168,7 +169,7 @@ def test_strict_and_containment_scores(text, strict, contained):
 
 
 def test_answers_do_not_depend_on_the_batch_or_the_lengths_in_it():
-    model = model_of("gated_deltanet", "attention", vocabulary=257)
+    model = small_model("gated_deltanet", "attention", vocabulary=257)
     context = context_for("passkey", 32)
     prompts = ["no no #12;no ?", "#7;?", "no #33;no no no ?", "no no #12;no ?"]
     items = [TextItem(prompt=p, said=" 12", answers=("12",)) for p in prompts]
@@ -176,3 +177,28 @@ def test_answers_do_not_depend_on_the_batch_or_the_lengths_in_it():
     alone = [answers(model, [item], BYTES, context, 4)[0] for item in items]
     assert together == alone
     assert together[0] == together[3]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("passkey", {"items": 3, "multiples": [16]}),
+        ("needles", {"items": 2, "multiples": [32], "task": {"kind": "MV"}, "label": "MV"}),
+        ("programs", {"items": 3, "multiples": [2, 4]}),
+    ],
+)
+def test_a_model_of_a_corpus_is_asked_in_its_own_tokens(name, options, context, model_of):
+    read = read_options(name, options)
+    task(name).check(context.split, context.sequence_length, read)
+    found = task(name)(model_of("gated_deltanet"), context, read)
+    assert set(found.metrics) == set(task(name).metric_names(read))
+    table = found.tables["answers"]
+    assert len(table["said"]) == read.items * len(read.multiples)
+    assert all(0 <= score <= 1 for score in table["contained"])
+    again = task(name)(model_of("gated_deltanet"), context, read)
+    assert again == found
+
+
+def test_a_length_without_room_is_refused_before_anything_runs(context):
+    with pytest.raises(UsageError, match=r"evaluate\.needles at 1x: 32 tokens have no room"):
+        task("needles").check(context.split, 32, read_options("needles", {}))
