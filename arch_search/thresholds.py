@@ -144,12 +144,11 @@ def fit_thresholds(thresholds: Sequence[Threshold], what: str) -> tuple[Threshol
     """Linear and exponential fits of `forget` or `recall` over state size, one point a seed.
 
     A form with more coefficients than there are state sizes is left out. Sizes that reached no
-    threshold are not in the fits; whoever shows them says so, for they bias the slope.
+    threshold, or recall not even the shortest context, are not in the fits; whoever shows them says
+    so, for they bias the slope. A threshold that is the same everywhere has no slope to be sure of.
     """
     known = [
-        (t.state_elements / 1e6, value / 1e3)
-        for t in thresholds
-        if (value := getattr(t, what)) is not None
+        (t.state_elements / 1e6, value / 1e3) for t in thresholds if (value := getattr(t, what))
     ]
     sizes = len({size for size, _ in known})
     millions = np.array([size for size, _ in known])
@@ -157,14 +156,15 @@ def fit_thresholds(thresholds: Sequence[Threshold], what: str) -> tuple[Threshol
     fits = []
     if sizes >= 2:
         fits.append(_linear(millions, thousands, what))
-    if sizes >= 3:
+    if sizes >= 3 and np.ptp(thousands) > 0:
         fits.append(_exponential(millions, thousands, what))
     return tuple(fits)
 
 
 def _linear(millions: np.ndarray, thousands: np.ndarray, what: str) -> ThresholdFit:
     fit = sm.OLS(thousands, sm.add_constant(millions)).fit()
-    intervals = fit.conf_int() if fit.df_resid > 0 else None
+    known = fit.df_resid > 0 and np.ptp(thousands) > 0
+    intervals = fit.conf_int() if known else None
     names = ("intercept", "slope")
     coefficients = {
         name: Coefficient(
@@ -249,6 +249,11 @@ def fit_sentence(fit: ThresholdFit) -> str:
         form = f"{shown['slope']} N + {shown['intercept']}"
     else:
         form = f"{shown['scale']} (exp({shown['rate']} N) - 1) + {shown['intercept']}"
+    if fit.form == "linear" and not np.isfinite(fit.r_squared):
+        return (
+            f"{what}: {1e3 * fit.coefficients['intercept'].value:,.0f} tokens at every state size "
+            "that has one; the grid's lengths may be too far apart to tell them"
+        )
     unsure = "" if fit.points > len(fit.coefficients) else "; no freedom left for intervals"
     return (
         f"{what}, {fit.form}: T = {form}, R² {fit.r_squared:.3f}, {fit.points} points{unsure} "

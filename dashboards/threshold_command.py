@@ -76,7 +76,7 @@ def sentences(found: tuple[Threshold, ...], fits: Fits) -> list[str]:
     """The fits, and what is not in them."""
     said = [fit_sentence(fit) for what in WHATS for fit in fits[what]]
     for what, title in WHATS.items():
-        missing = [t for t in found if getattr(t, what) is None]
+        missing = [t for t in found if not getattr(t, what)]
         if missing and (what == "forget" or any(t.recall is not None for t in found)):
             sizes = sorted({t.state_elements for t in missing})
             said.append(
@@ -146,9 +146,7 @@ def picture(
 
 def _curve(found: tuple[Threshold, ...], fits: tuple[ThresholdFit, ...], what: str):
     rows = [
-        {"size": t.state_elements, "tokens": getattr(t, what)}
-        for t in found
-        if getattr(t, what) is not None
+        {"size": t.state_elements, "tokens": getattr(t, what)} for t in found if getattr(t, what)
     ]
     sizes = np.linspace(min(t.state_elements for t in found),
                         max(t.state_elements for t in found), 100)  # fmt: skip

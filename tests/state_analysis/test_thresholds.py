@@ -86,3 +86,11 @@ def test_too_few_sizes_are_not_fitted():
     assert [fit.form for fit in two] == ["linear"]
     assert two[0].coefficients["slope"].low is None
     assert "no freedom left" in fit_sentence(two[0])
+
+
+def test_a_threshold_that_is_the_same_everywhere_is_said_to_be_so():
+    same = [threshold(n, 256, 0) for n in PUBLISHED]
+    [line] = fit_thresholds(same, "forget")
+    assert line.coefficients["slope"].low is None
+    assert "256 tokens at every state size" in fit_sentence(line)
+    assert fit_thresholds(same, "recall") == ()  # nothing was recalled: no limit is known
