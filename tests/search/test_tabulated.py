@@ -1,5 +1,6 @@
 """Searches on a table of real runs: what pruning and a sampler save against random search."""
 
+import math
 import statistics
 from pathlib import Path
 
@@ -21,5 +22,5 @@ def test_layouts_differ_three_times_as_much_as_seeds():
 def test_a_sweep_with_pruning_needs_less_than_half_of_random_searchs_tokens(root):
     found = replay(TABLE, root, SEARCHES, range(20))
     median = {name: statistics.median(tokens) for name, tokens in found.items()}
-    assert len(found["pruned"]) == len(found["random"]) == 20
+    assert all(len(tokens) == 20 and max(tokens) < math.inf for tokens in found.values())
     assert median["pruned"] <= 0.5 * median["random"]
