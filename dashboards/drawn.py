@@ -84,7 +84,7 @@ def _of_the_runs(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
     if not speeds.empty:
         charts["throughput"] = figures.throughput(experiment, speeds)
     lane = read_record(Root(experiment.folder.path.parents[1]), experiment.plan.name)
-    if lane is not None:
+    if lane is not None and lane.get("cells"):
         charts["lane"] = throughput.picture(lane)
     return charts
 
