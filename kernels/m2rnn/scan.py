@@ -72,14 +72,14 @@ def m2rnn_scan(
         dtype = scan_dtype(query, key, value, forget)
         state = query.new_zeros(query.shape[0], heads, query.shape[3], value.shape[3], dtype=dtype)
     inputs = (query, key, value, forget, weight, state)
-    backend = _choose(cast(Backend, asked_for("m2rnn", backend)), inputs, modes)
-    record_backend("m2rnn", backend)
+    backend, why = _choose(cast(Backend, asked_for("m2rnn", backend)), inputs, modes)
+    record_backend("m2rnn", backend, why)
     if backend == "triton":
         from kernels.m2rnn.triton_scan import m2rnn_triton
 
         return m2rnn_triton(*inputs, **modes)
     run = m2rnn_loop if backend == "loop" else m2rnn_torch
-    return _run_expanded(run, inputs, modes, heads)
+    return run_expanded(run, inputs, modes, heads)
 
 
 def scan_dtype(*tensors: Tensor) -> torch.dtype:
@@ -92,7 +92,8 @@ def expand_heads(x: Tensor, heads: int, dim: int) -> Tensor:
     return x if x.shape[dim] == heads else x.repeat_interleave(heads // x.shape[dim], dim=dim)
 
 
-def _run_expanded(run, inputs: tuple, modes: dict, heads: int) -> tuple[Tensor, Tensor]:
+def run_expanded(run, inputs: tuple, modes: dict, heads: int) -> tuple[Tensor, Tensor]:
+    """A scan in torch, with every head spelled out and in the state's dtype."""
     query, key, value, forget, weight, state = inputs
     dtype = scan_dtype(query, key, value, forget, state)
     with torch.autocast(query.device.type, enabled=False):
@@ -104,16 +105,17 @@ def _run_expanded(run, inputs: tuple, modes: dict, heads: int) -> tuple[Tensor, 
     return output.to(value.dtype), last
 
 
-def _choose(backend: Backend, inputs: tuple, modes: dict) -> Backend:
+def _choose(backend: Backend, inputs: tuple, modes: dict) -> tuple[Backend, str]:
+    """The backend to run on, and why that one."""
     if backend == "auto" and inputs[0].device.type != "cuda":
-        return "torch"
+        return "torch", ""
     if backend not in ("auto", "triton"):
-        return backend
+        return backend, "asked for"
     reason = _why_not_triton(inputs, modes)
     if reason is None:
-        return "triton"
+        return "triton", "agrees with the reference" if inputs[0].is_cuda else ""
     if backend == "auto":
-        return "torch"
+        return "torch", f"triton: {reason}"
     raise BackendUnavailable(
         f"m2rnn_scan cannot run on the triton backend: {reason}. Use backend='auto' or 'torch'"
     )
@@ -124,7 +126,12 @@ def _why_not_triton(inputs: tuple, modes: dict) -> str | None:
         from kernels.m2rnn.triton_scan import unsupported
     except ImportError as error:
         return f"{error.name or 'a module'} cannot be imported ({error})"
-    return unsupported(*inputs, **modes)
+    reason = unsupported(*inputs, **modes)
+    if reason is None and inputs[0].is_cuda:
+        from kernels.m2rnn.proving import why_wrong
+
+        reason = why_wrong(inputs, modes)
+    return reason
 
 
 def _check(

@@ -7,6 +7,7 @@ import torch
 from allpairspy import AllPairs
 
 from kernels.cross_entropy.triton_rows import softmax_rows
+from kernels.m2rnn import proving, triton_scan
 from kernels.m2rnn.checking import Shape, errors, make_case
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
 from tests.kernels.gated_norm_cases import NORMS, norm_errors
@@ -96,3 +97,29 @@ def test_rows_of_logits_become_gradients_and_losses():
     softmax_rows(logits, targets, losses)
     assert (losses - expected).abs().max() < 1e-5
     assert (logits - gradient).abs().max() < 1e-6
+
+
+def test_a_scan_proves_right_at_its_heads_and_a_broken_one_does_not(monkeypatch):
+    monkeypatch.setattr(proving, "LENGTH", 9)
+    monkeypatch.setattr(proving, "_proved", {})
+    q, v, f = torch.empty(2, 5, 1, 16), torch.empty(2, 5, 2, 16), torch.empty(2, 5, 2)
+    modes = {"nonlinearity": "tanh", "write": "outer", "clip": "carry"}
+    modes |= {"gate_weight": None, "reset": None}
+    inputs = (q, q, v, f, torch.empty(2, 16, 16), torch.empty(2, 2, 16, 16))
+    assert proving.why_wrong(inputs, modes) is None
+    real = triton_scan.m2rnn_triton
+
+    def forgets_the_gate(query, key, value, forget, *rest, **modes):
+        return real(query, key, value, forget.detach(), *rest, **modes)
+
+    monkeypatch.setattr(triton_scan, "m2rnn_triton", forgets_the_gate)
+    assert proving.why_wrong(inputs, modes) is None  # tried once
+    monkeypatch.setattr(proving, "_proved", {})
+    assert "RuntimeError" in proving.why_wrong(inputs, modes)
+
+    def forgets_too_much(query, key, value, forget, *rest, **modes):
+        return real(query, key, value, 0.9 * forget, *rest, **modes)
+
+    monkeypatch.setattr(proving, "_proved", {})
+    monkeypatch.setattr(triton_scan, "m2rnn_triton", forgets_too_much)
+    assert "off by" in proving.why_wrong(inputs, modes)
