@@ -184,7 +184,7 @@ def fast_backward(
                     last, rows, K, R, V, WEIGHT, PHI, RESET, EVEN, CHAINED, MMA,
                 )  # fmt: skip
             border -= N * K * V
-            fetch_rows(border, 64, 0, R * V // 64 - 1, MMA)  # 128 bytes each
+            fetch_rows(border, 64, 0, R * V // 64 - 1, 1, MMA)  # 128 bytes each
             for back in range(C // 8):
                 part = C // 8 - 1 - back
                 c, dw = sweep_block(

@@ -14,6 +14,7 @@ from triton.experimental.gluon import language as gl
 from kernels.m2rnn.gluon_loads import column_steps
 from kernels.m2rnn.gluon_operands import held, held_pair, hold, hold_pair
 from kernels.m2rnn.gluon_steps import (
+    fetch_steps,
     gates,
     inputs_at,
     outer_operands,
@@ -164,6 +165,7 @@ def sweep_chunks_beside(
             next_swept = load_swept(
                 inputs, strides, gl.maximum(next_t, first), last, rows, R, V, RESET, EVEN, MMA
             )
+            fetch_steps(inputs, strides, following + 8, first, last - 1, MMA)
             next_rebuilt = load_rebuilt(
                 inputs, strides, gl.maximum(following, first), last, rows,
                 R, V, RESET, EVEN, MMA,

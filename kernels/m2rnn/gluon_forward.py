@@ -128,6 +128,7 @@ def fast_forward(
     )
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    LEVEL: gl.constexpr = 1 if R == 32 else 2  # as they were timed
     n = gl.program_id(0).to(gl.int64)
     b = gl.program_id(1).to(gl.int64)
     tile = gl.program_id(2).to(gl.int64)
@@ -178,8 +179,8 @@ def fast_forward(
         forget += on * forget_t
         keep += 8
         steps = last - t - 8
-        fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, MMA)
-        fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, MMA)
+        fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, LEVEL, MMA)
+        fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, LEVEL, MMA)
         next_early, next_late = written_operands(
             key, value, key_t, value_t, steps, rows, R, V, EVEN, MMA
         )

@@ -84,22 +84,29 @@ def eight_values(x, stride, steps, V: gl.constexpr, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def fetch_rows(x, stride, low, high, LAYOUT: gl.constexpr):
-    """Asks the L2 cache for the rows x + j stride of 8 steps, j kept within [low, high].
+def fetch(addresses, LEVEL: gl.constexpr):
+    """Asks the first- or second-level cache for what stands there.
 
     A load holds one of a warp's six scoreboards until it is served, and what shares it waits; this
-    holds none, and makes the load that follows some blocks later a short one.
+    holds none, and makes the load that follows some steps later a short one.
     """
-    j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
-    j = gl.minimum(gl.maximum(j, low), high)
+    NEAR: gl.constexpr = "prefetch.global.L1 [$1]; mov.b32 $0, 0;"
+    FAR: gl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
     gl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        NEAR if LEVEL == 1 else FAR,
         "=r,l",
-        [(x + j * stride).to(gl.int64)],
+        [addresses.to(gl.int64)],
         dtype=gl.int32,
         is_pure=False,
         pack=1,
     )
+
+
+@gluon.jit
+def fetch_rows(x, stride, low, high, LEVEL: gl.constexpr, LAYOUT: gl.constexpr):
+    """`fetch` of the rows x + j stride of 8 steps, j kept within [low, high]."""
+    j = gl.arange(0, 8, layout=gl.SliceLayout(1, LAYOUT))
+    fetch(x + gl.minimum(gl.maximum(j, low), high) * stride, LEVEL)
 
 
 @gluon.jit

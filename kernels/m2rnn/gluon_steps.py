@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from kernels.m2rnn.gluon_forward import mix, start
-from kernels.m2rnn.gluon_loads import number_at, row_steps, step_numbers, value_steps
+from kernels.m2rnn.gluon_loads import fetch, number_at, row_steps, step_numbers, value_steps
 from kernels.m2rnn.gluon_operands import (
     clamp_one,
     lane_products,
@@ -52,6 +52,18 @@ def inputs_at(inputs, strides, t):
         inputs[4] + t,
         inputs[5] + t * strides[4],
     )
+
+
+@gluon.jit
+def fetch_steps(inputs, strides, t, low, high, MMA: gl.constexpr):
+    """`fetch` of q, k, v, f and dy of 8 steps from t on, kept within [low, high]."""
+    step = t + gl.arange(0, 8, layout=gl.SliceLayout(1, MMA))
+    step = gl.minimum(gl.maximum(step, low), high).to(gl.int64)
+    fetch(inputs[0] + step * strides[0], 1)
+    fetch(inputs[1] + step * strides[1], 1)
+    fetch(inputs[2] + step * strides[2], 1)
+    fetch(inputs[3] + step * strides[3], 1)
+    fetch(inputs[5] + step * strides[4], 1)
 
 
 @gluon.jit
