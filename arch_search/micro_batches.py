@@ -87,9 +87,7 @@ def accumulate_within_memory(
     size = micro_batch or len(tokens)
     while True:
         try:
-            return accumulate_gradients(
-                model, tokens, size, precision, resets, truncate=truncate
-            )
+            return accumulate_gradients(model, tokens, size, precision, resets, truncate=truncate)
         except (RuntimeError, MemoryError) as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
