@@ -57,14 +57,23 @@ def experiment(tmp_path):
              "ended": 2.0, "environment": {}, "branch_scales": {}, "attempt": 1}
         )  # fmt: skip
         value = VALUES[run.arm] + 0.001 * run.seed
-        positions = {"length": [256] * 3, "position": [251, 252, 253], "items": [9] * 3,
-                     "accuracy": [value] * 3, "sequence_accuracy": [value, value / 2, 0]}  # fmt: skip
+        positions = {
+            "length": [256] * 3,
+            "position": [251, 252, 253],
+            "items": [9] * 3,
+            "accuracy": [value] * 3,
+            "sequence_accuracy": [value, value / 2, 0],
+        }
         folder.write_evaluation(
             plan.evaluations[0], metrics={"task/accuracy": value}, tables={"by_position": positions}
         )
         depth = np.tile((np.arange(10) + 0.5) / 10, 2)
-        answers = {"label": ["passkey"] * 20, "length": [256] * 10 + [512] * 10,
-                   "depth": depth.tolist(), "strict": (depth > 0.5).astype(float).tolist()}  # fmt: skip
+        answers = {
+            "label": ["passkey"] * 20,
+            "length": [256] * 10 + [512] * 10,
+            "depth": depth.tolist(),
+            "strict": (depth > 0.5).astype(float).tolist(),
+        }
         folder.write_evaluation(
             plan.evaluations[1],
             metrics={"passkey/strict_accuracy_1x": 0.5},
