@@ -1,7 +1,8 @@
 """Processes of one node warm up one at a time, and together once it has been done."""
 
+import contextlib
 import multiprocessing
-import time
+import threading
 from dataclasses import replace
 
 import torch
@@ -12,54 +13,56 @@ from arch_search.spec import ResourceSpec
 from arch_search.warm_up import _what
 
 
-def _warm_up(cache, what, seconds, spans):
-    begun = time.monotonic()
+CONTEXT = multiprocessing.get_context("fork")
+SECONDS = 60.0  # to meet in, on a machine that has other things to do
+
+
+def _meet(cache, what, barrier, met):
+    """Say whether all processes of `barrier` were inside at once."""
     with alone_on_this_node(cache, what):
-        entered = time.monotonic()
-        time.sleep(seconds)
-    spans.put((entered - begun, entered, time.monotonic()))
+        try:
+            barrier.wait()
+        except threading.BrokenBarrierError:
+            met.put(False)
+        else:
+            met.put(True)
 
 
-def _together(cache, names, seconds):
-    """The seconds in which each of some processes was inside, by the time of entering."""
-    context = multiprocessing.get_context("fork")
-    spans = context.Queue()
-    processes = [
-        context.Process(target=_warm_up, args=(cache, name, seconds, spans)) for name in names
-    ]
+@contextlib.contextmanager
+def _two(cache, names, seconds=SECONDS):
+    """Two processes that want to meet inside; gives a function that says whether each did."""
+    barrier, met = CONTEXT.Barrier(2, timeout=seconds), CONTEXT.Queue()
+    processes = [CONTEXT.Process(target=_meet, args=(cache, n, barrier, met)) for n in names]
     for process in processes:
         process.start()
-    found = sorted((spans.get(timeout=30) for _ in names), key=lambda span: span[1])
+    yield lambda: [met.get(timeout=2 * SECONDS) for _ in processes]
     for process in processes:
         process.join()
-    return [(entered, left) for _, entered, left in found]
 
 
-def _overlap(one, other):
-    return other[0] < one[1]
+def test_who_waited_for_a_warm_up_then_waits_for_nobody(tmp_path):
+    with contextlib.ExitStack() as stack:
+        with alone_on_this_node(tmp_path, "kernels"):
+            ask = stack.enter_context(_two(tmp_path, ["kernels"] * 2))
+        assert ask() == [True, True]
 
 
-def test_what_is_new_is_warmed_up_by_one_and_then_by_all_at_once(tmp_path):
-    first, second, third = _together(tmp_path, ["kernels"] * 3, 0.4)
-    assert not _overlap(first, second)  # the others waited for the first
-    assert _overlap(second, third)  # and then for nobody
-    once_more = _together(tmp_path, ["kernels"] * 2, 0.4)
-    assert _overlap(*once_more)
+def test_what_was_warmed_up_before_waits_for_nobody(tmp_path):
+    with alone_on_this_node(tmp_path, "kernels"):
+        pass
+    with _two(tmp_path, ["kernels"] * 2) as ask:
+        assert ask() == [True, True]
 
 
 def test_unlike_kernels_are_never_tuned_at_the_same_time(tmp_path):
-    one, other = _together(tmp_path, ["these", "those"], 0.3)
-    assert not _overlap(one, other)
+    with _two(tmp_path, ["these", "those"], seconds=1.0) as ask:
+        assert ask() == [False, False]
 
 
 def test_a_warm_up_that_failed_is_not_taken_for_done(tmp_path):
-    try:
-        with alone_on_this_node(tmp_path, "kernels"):
-            raise RuntimeError("out of memory")
-    except RuntimeError:
-        pass
-    first, second = _together(tmp_path, ["kernels"] * 2, 0.3)
-    assert not _overlap(first, second)
+    with contextlib.suppress(RuntimeError), alone_on_this_node(tmp_path, "kernels"):
+        raise RuntimeError("out of memory")
+    assert not (tmp_path / "warm" / "kernels").exists()
 
 
 def test_equal_kernels_have_one_name_and_others_another(plan):
