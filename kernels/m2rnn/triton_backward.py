@@ -154,8 +154,8 @@ def scan_backward(
             else:
                 c += d
             if DELTA:
-                c -= k[:, None] * dv[None, :]
-                dk -= tl.sum(previous * dv[None, :], axis=1)
+                c -= k[:, None] * tl.expand_dims(dv, 0)
+                dk -= tl.sum(previous * tl.expand_dims(dv, 0), axis=1)
             if STATE_GATE:
                 s = tl.sum(gate, axis=1)  # (BK), its only column
                 d_gate = d_gate * s * (1 - s)

@@ -59,8 +59,8 @@ def through_nonlinearity(grad, x, z, PHI: tl.constexpr):
     elif PHI == "hard_tanh":
         out = tl.where(tl.abs(z) < 1, grad, 0.0)
     elif PHI == "norm_clip":
-        norm = tl.sqrt(tl.sum(x * x, axis=1))[:, None]
-        along = tl.sum(z * grad, axis=1)[:, None]
+        norm = tl.expand_dims(tl.sqrt(tl.sum(x * x, axis=1)), 1)
+        along = tl.expand_dims(tl.sum(z * grad, axis=1), 1)
         out = tl.where(norm < 1, grad, (grad - z * along) / tl.maximum(norm, 1.0))
     else:
         out = grad
