@@ -52,7 +52,7 @@ def test_arms_are_measured_in_a_worker_alone_kept_drawn_and_logged(command, file
     assert metrics["throughput/tokens_per_second"] == arm["tokens_per_second"]
     assert metrics["flops/m2rnn"] == arm["forward_flops_by_part"]["m2rnn"]
     swept = runs.get_metric_history(run, "context/tokens_per_second")
-    assert sorted(point.step for point in swept) == [16, 64]
+    assert sorted(point.step for point in swept) == [16, 32, 64]
     assert found["recurrent"].data.tags["rankable"] == "true"
     files = runs.list_artifacts(found["baseline"].info.run_id, "throughput")
     assert {f.path.rpartition(".")[2] for f in files} == {"json", "md", "svg"}

@@ -12,7 +12,6 @@ from arch_search.model import LanguageModel
 from arch_search.spec import ResourceSpec
 from arch_search.warm_up import _what
 
-
 CONTEXT = multiprocessing.get_context("fork")
 SECONDS = 60.0  # to meet in, on a machine that has other things to do
 
@@ -38,13 +37,6 @@ def _two(cache, names, seconds=SECONDS):
     yield lambda: [met.get(timeout=2 * SECONDS) for _ in processes]
     for process in processes:
         process.join()
-
-
-def test_who_waited_for_a_warm_up_then_waits_for_nobody(tmp_path):
-    with contextlib.ExitStack() as stack:
-        with alone_on_this_node(tmp_path, "kernels"):
-            ask = stack.enter_context(_two(tmp_path, ["kernels"] * 2))
-        assert ask() == [True, True]
 
 
 def test_what_was_warmed_up_before_waits_for_nobody(tmp_path):
