@@ -30,18 +30,21 @@ def preflight(root: str, arms: Sequence[ArmSpec], resources: ResourceSpec) -> di
     device = device_for(resources)
     forget_backends()
     ask_for(resources.backends)
-    seen: set[str] = set()
-    for arm in arms:
-        signatures = set(_signatures(arm))
-        if signatures <= seen:
-            continue
-        seen |= signatures
-        model = build_model(arm.model, seed=0, device=device)
-        try:
-            check_start(model)
-            _run(model, arm, device, resources, Path(root) / "tuned")
-        except (BackendUnavailable, ValueError) as error:
-            raise ValueError(f"arm {arm.name}: {error}") from None
+    try:
+        seen: set[str] = set()
+        for arm in arms:
+            signatures = set(_signatures(arm))
+            if signatures <= seen:
+                continue
+            seen |= signatures
+            model = build_model(arm.model, seed=0, device=device)
+            try:
+                check_start(model)
+                _run(model, arm, device, resources, Path(root) / "tuned")
+            except (BackendUnavailable, ValueError) as error:
+                raise ValueError(f"arm {arm.name}: {error}") from None
+    finally:
+        ask_for({})  # the process may serve others
     return backends_used()
 
 

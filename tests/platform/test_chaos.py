@@ -199,7 +199,11 @@ def facts(root, plan):
         run = root.run(planned.hash)
         curve = [(p.step, p.values.get("train/loss"), p.values.get("val/subset_bits_per_byte"))
                  for p in read_curve(run)]  # fmt: skip
-        scores = [run.evaluation(e) for e in plan.evaluations]
+        scores = []
+        for evaluation in plan.evaluations:
+            score = run.evaluation(evaluation)
+            made = score.pop("made")  # weights, too, are equal to the bit; the time is not
+            scores.append((score, made["weights"], made["code"]))
         found[planned.hash] = (run.result()["stream"], curve, read_stream(run), scores)
     return found
 
