@@ -10,8 +10,8 @@ import pytest
 
 from arch_search.attempt import Attempt
 from arch_search.checkpoint import load_weights
-from arch_search.journal import read_journal
 from arch_search.integrity import read_progress, write_progress
+from arch_search.journal import read_journal
 from arch_search.model import LanguageModel
 from arch_search.redaction import HidingStream, hide_secrets, keep_secret, with_secret
 from arch_search.scheduling.session import clear
