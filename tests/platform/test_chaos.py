@@ -251,10 +251,12 @@ def test_twenty_faults_leave_no_trace(root, server, tmp_path, monkeypatch):
     attempts = [a for p in plan.runs for a in root.run(p.hash).attempts()]
     ends = Counter(a.end()["state"] for a in attempts)
     assert ends["FINISHED"] == 12
-    assert ends.keys() == {"FINISHED", "LOST"}
+    # A raylet that loses a worker sends it SIGTERM; one that still lives saves and says PREEMPTED.
+    assert ends.keys() <= {"FINISHED", "LOST", "PREEMPTED"}
+    ended = ends["LOST"] + ends["PREEMPTED"]
     killed = FAULTS["kill worker"]
     services = FAULTS["kill raylet"] + FAULTS["kill gcs_server"] + FAULTS["kill driver"]
-    assert killed + services <= ends["LOST"] <= killed + 2 * services + 2 * FAULTS["suspend raylet"]
+    assert killed + services <= ended <= killed + 2 * services + 2 * FAULTS["suspend raylet"]
     for run, before, after in ((root.run(p.hash), a, b) for p in plan.runs
                                for a, b in pairwise(root.run(p.hash).attempts())):  # fmt: skip
         if after.number > run.result()["attempt"]:
