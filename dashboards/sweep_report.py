@@ -14,6 +14,7 @@ from markupsafe import Markup
 from arch_search.commands.sweep import read_sweep
 from arch_search.metric_names import label
 from arch_search.search.outcome import (
+    change_in_words,
     front,
     rank_agreement,
     second_looks,
@@ -137,7 +138,7 @@ def _found(sweep: SweepSpec, trials: Sequence[Trial]) -> list[str]:
         lost = [one.lost for one in looks if one.metric == metric]
         sentences.append(
             f"Winner's curse: {len(lost)} members, trained anew from seeds that chose nothing, are "
-            f"on average {sum(lost) / len(lost):+.4f} worse in {label(metric)} than the values "
+            f"on average {change_in_words(lost)} in {label(metric)} than the values "
             "they were chosen by. Rank by the fresh means."
         )
     failed = [t for t in trials if t.state == "FAIL"]

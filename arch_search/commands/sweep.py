@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arch_search.search.outcome import (
+    change_in_words,
     complete,
     front,
     rank_agreement,
@@ -163,8 +164,8 @@ def show_sweep(root: Root, plan: Plan, console: Console) -> None:
     lost = [one.lost for one in second_looks(sweep, trials)]
     if lost:
         console.print(
-            f"Winner's curse: on fresh seeds the members are {sum(lost) / len(lost):+.4f} worse on "
-            "average than the values they were chosen by",
+            f"Winner's curse: on fresh seeds the members are {change_in_words(lost)} on average "
+            "than the values they were chosen by",
             highlight=False,
         )
 

@@ -15,7 +15,7 @@ from arch_search.commands.plan import show
 from arch_search.commands.sweep import describe_sweep, expected_tokens, show_sweep
 from arch_search.commands.throughput import _with_front
 from arch_search.progress import is_done, read_status
-from arch_search.search.outcome import front
+from arch_search.search.outcome import change_in_words, front
 from arch_search.throughput.alone import measure_and_keep
 from arch_search.throughput.settings import ThroughputSpec
 from dashboards.sweep_report import make_sweep_report, sweep_headline, write_sweep_report
@@ -30,6 +30,11 @@ def finished(root):
     plan = submitted(root, trials=20, objectives=OBJECTIVES, again={"seeds": 3, "members": 2})
     sweep = Stub(root, plan, room=2).drive()
     return root, plan, sweep.ledger
+
+
+def test_a_change_on_fresh_seeds_reads_as_it_is():
+    assert change_in_words([0.02, 0.03]) == "0.0250 worse"
+    assert change_in_words([-0.0358, 0.0]) == "0.0179 better"
 
 
 def test_the_plan_says_what_the_search_will_cost(root):
