@@ -1,22 +1,17 @@
 """What a run has seen, as two hashes: the tokens in their order, and the text apart from order."""
 
-from collections.abc import Mapping
-from hashlib import sha256
-from typing import Any
-
 import numpy as np
 
 from arch_search.data.order import mix64
+from arch_search.data.rolling_hash import ODD, RollingHash
 from arch_search.data.shards import Split
 from arch_search.data.spellings import spellings_of
 from arch_search.data.stream import TrainingStream
 
-_MASK = (1 << 64) - 1
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: spreads neighbouring places
 _STRIDE = 1024  # tokens between two entries of the index of byte positions
 
 
-class StreamHash:
+class StreamHash(RollingHash[TrainingStream]):
     """Two rolling hashes over the batches of a stream, to be updated once a step.
 
     `tokens` is a sha256 chain over steps, shapes and values: equal only for equal batches in equal
@@ -25,51 +20,19 @@ class StreamHash:
     length, order or tokenizer that covers the same text as often.
     """
 
+    start = b"arch_search stream 1"
+    dtype = "<u4"
+
     def __init__(self, stream: TrainingStream) -> None:
-        self.stream = stream
-        self.step = 0  # the next one expected
-        self._chain = sha256(b"arch_search stream 1").hexdigest()
-        self._text, self._bytes = 0, 0
+        super().__init__(stream)
         self._places = _BytePlaces(stream.split)
 
-    @property
-    def tokens(self) -> str:
-        """64 hex digits."""
-        return self._chain
-
-    @property
-    def text(self) -> str:
-        """32 hex digits: the sum, then the number of bytes."""
-        return f"{self._text:016x}{self._bytes:016x}"
-
-    def update(self, step: int, batch: np.ndarray) -> None:
-        """Take a step's batch in: (batch, sequence_length + 1), as `stream.batch(step)` gives it.
-
-        Raises:
-            ValueError: a step out of turn, which would count text twice or not at all.
-        """
-        if step != self.step:
-            raise ValueError(f"the stream hash expects step {self.step} next, not step {step}")
-        head = f"{self._chain} {step} {batch.shape}".encode()
-        self._chain = sha256(head + batch.astype("<u4").tobytes()).hexdigest()
+    def summands(self, step: int, batch: np.ndarray) -> np.ndarray:
+        """A hash of each byte of the targets; batch: (batch, sequence_length + 1)."""
         # The first token of a row is the target of another one.
         keys, places, values = self._places.of(self.stream.starts(step) + 1, batch[:, 1:])
         numbered = (places << np.uint64(8)) | values
-        self._text = (self._text + int(mix64(numbered * _ODD + keys).sum())) & _MASK
-        self._bytes += len(values)
-        self.step += 1
-
-    def state(self) -> dict[str, Any]:
-        """What `from_state` needs to go on, as JSON-able values."""
-        return {"step": self.step, "tokens": self._chain, "text": self.text}
-
-    @classmethod
-    def from_state(cls, stream: TrainingStream, state: Mapping[str, Any]) -> "StreamHash":
-        """A hash that goes on where `state` was taken."""
-        resumed = cls(stream)
-        resumed.step, resumed._chain = state["step"], state["tokens"]
-        resumed._text, resumed._bytes = int(state["text"][:16], 16), int(state["text"][16:], 16)
-        return resumed
+        return mix64(numbered * ODD + keys)
 
 
 class _BytePlaces:

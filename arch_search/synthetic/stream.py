@@ -1,19 +1,14 @@
 """Training batches of a synthetic task: a pure function of the task, the seed and the step."""
 
-from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
 from arch_search.data.order import Permutation, mix64
+from arch_search.data.rolling_hash import ODD, RollingHash
 from arch_search.spec import DataSpec
 from arch_search.synthetic.base import examples
 from arch_search.synthetic.registry import generator, read_task
-
-_MASK = (1 << 64) - 1
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class TaskStream:
@@ -67,48 +62,17 @@ class TaskStream:
         return np.stack([found.tokens, found.targets], axis=1)
 
 
-class TaskStreamHash:
+class TaskStreamHash(RollingHash[TaskStream]):
     """As `StreamHash`: a chain over the batches in order, and a sum over the items whatever order.
 
     `text` stands for what is seen apart from its order: the sum of a hash of each row.
     """
 
-    def __init__(self, stream: TaskStream) -> None:
-        self.stream = stream
-        self.step = 0  # the next one expected
-        self._chain = sha256(b"arch_search task stream 1").hexdigest()
-        self._sum, self._rows = 0, 0
+    start = b"arch_search task stream 1"
+    dtype = "<i4"  # a target that is not scored is negative
 
-    @property
-    def tokens(self) -> str:
-        """64 hex digits."""
-        return self._chain
-
-    @property
-    def text(self) -> str:
-        """32 hex digits: the sum, then the number of rows."""
-        return f"{self._sum:016x}{self._rows:016x}"
-
-    def update(self, step: int, batch: np.ndarray) -> None:
-        """Take a step's batch in. Raises ValueError for a step out of turn."""
-        if step != self.step:
-            raise ValueError(f"the stream hash expects step {self.step} next, not step {step}")
-        head = f"{self._chain} {step} {batch.shape}".encode()
-        self._chain = sha256(head + batch.astype("<i4").tobytes()).hexdigest()
-        places = np.arange(1, batch[0].size + 1, dtype=np.uint64) * _ODD
+    def summands(self, step: int, batch: np.ndarray) -> np.ndarray:
+        """A hash of each row."""
+        places = np.arange(1, batch[0].size + 1, dtype=np.uint64) * ODD
         letters = mix64(batch.reshape(len(batch), -1).astype(np.uint64) + places)
-        self._sum = (self._sum + int(mix64(letters.sum(axis=1)).sum())) & _MASK
-        self._rows += len(batch)
-        self.step += 1
-
-    def state(self) -> dict[str, Any]:
-        """What `from_state` needs to go on, as JSON-able values."""
-        return {"step": self.step, "tokens": self._chain, "text": self.text}
-
-    @classmethod
-    def from_state(cls, stream: TaskStream, state: Mapping[str, Any]) -> "TaskStreamHash":
-        """A hash that goes on where `state` was taken."""
-        resumed = cls(stream)
-        resumed.step, resumed._chain = state["step"], state["tokens"]
-        resumed._sum, resumed._rows = int(state["text"][:16], 16), int(state["text"][16:], 16)
-        return resumed
+        return mix64(letters.sum(axis=1))
