@@ -1,5 +1,7 @@
 """The tokenizer that made prepared data, for text that is not in them."""
 
+from dataclasses import replace
+
 from arch_search.data.manifest import Manifest
 from arch_search.data.tokenizers import Tokenizer, find_tokenizer
 from arch_search.data.tokenizers.json_file import read_json
@@ -25,11 +27,4 @@ def tokenizer_of(manifest: Manifest) -> Tokenizer:
             f"{path} has {read.vocabulary} tokens, the data {manifest.vocabulary}; "
             "prepare the data again"
         )
-    return Tokenizer(
-        name=read.name,
-        summary=read.summary,
-        end_of_document=manifest.end_of_document,
-        spellings=read.spellings,
-        encode=read.encode,
-        source=read.source,
-    )
+    return replace(read, end_of_document=manifest.end_of_document)
