@@ -15,18 +15,13 @@ from arch_search.storage import AttemptFolder, RunFolder
 PACKAGES = ("torch", "triton", "numpy", "flash-linear-attention", "mamba-ssm", "arch-search")
 
 
-def describe_environment(device: torch.device, backends: dict[str, str]) -> dict[str, Any]:
-    """What `result.json` says of the machine and the code.
-
-    Args:
-        backends: the kernel backend in use for each kind of block.
-    """
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """What `result.json` says of the machine and the code."""
     commit, diff = git_state()
     return {
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": versions(),
         "device": device_model(device),
         "threads": torch.get_num_threads(),
-        "backends": backends,
         "git_commit": commit,
         "diff_hash": diff,
     }
@@ -42,7 +37,11 @@ def earlier_environments(run: RunFolder, attempt: AttemptFolder) -> str:
     while (resumed := attempt.lease().get("resumed_from")) is not None:
         attempt = run.attempt(resumed["attempt"])
         before = _facts(attempt.environment())
-        changed = [f"{k} {v} instead of {here[k]}" for k, v in before.items() if here.get(k) != v]
+        changed = [
+            f"{key} {before.get(key, 'none')} instead of {here.get(key, 'none')}"
+            for key in sorted(before.keys() | here.keys())
+            if before and before.get(key) != here.get(key)
+        ]
         if changed:
             said.append(
                 f"attempt {attempt.number}, to step {resumed['step']}: {'; '.join(changed)}"
@@ -55,8 +54,9 @@ def _facts(environment: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k in (*PACKAGES, "python", "device", "threads")}
 
 
-def _versions() -> dict[str, str]:
-    found = {}
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that results depend on, where they are installed."""
+    found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = metadata.version(package)

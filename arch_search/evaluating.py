@@ -7,7 +7,8 @@ from typing import Any
 
 from arch_search.checkpoint import load_weights
 from arch_search.code_hash import evaluation_hash
-from arch_search.environment import describe_environment
+from arch_search.devices import device_model
+from arch_search.environment import versions
 from arch_search.integrity import damage, weights_hash
 from arch_search.model import LanguageModel
 from arch_search.sources import run_code
@@ -32,9 +33,14 @@ def evaluate_model(
         checkpoint: the folder of the weights.
         step: if they are not those of the finished run.
     """
-    environment = describe_environment(context.device, {})
     trained_on = context.data.task if context.data else None
     model_code = run_code({layer.kind for layer in model.spec.layers}, trained_on)
+    about = {
+        "model_code": model_code,
+        "weights": weights_hash(checkpoint),
+        "device": device_model(context.device),
+        "versions": versions(),
+    }
     for evaluation in evaluations:
         context.tick()
         options = read_options(evaluation.task, evaluation.options)
@@ -44,14 +50,7 @@ def evaluate_model(
             metrics=dict(found.metrics),
             tables={name: dict(table) for name, table in found.tables.items()},
             convention=found.convention,
-            made={
-                "code": evaluation_code(evaluation.task),
-                "model_code": model_code,
-                "weights": weights_hash(checkpoint),
-                "device": environment["device"],
-                "versions": environment["versions"],
-                "time": time.time(),
-            },
+            made={"code": evaluation_code(evaluation.task), **about, "time": time.time()},
             step=step,
         )
 

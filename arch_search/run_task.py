@@ -41,7 +41,8 @@ def execute(
     torch.set_num_threads(max(int(resources.cpus), 1))
     device = device_for(resources)
     confine_memory(device, resources)
-    attempt.folder.write_environment(describe_environment(device, {}))
+    environment = describe_environment(device)
+    attempt.folder.write_environment(environment)
     if earlier := earlier_environments(attempt.run, attempt.folder):
         attempt.event(f"goes on from {earlier}")
     manifest = None if spec.data.task else load_manifest(root.path, spec.data.manifest)
@@ -53,12 +54,14 @@ def execute(
         trained = train(spec, attempt, manifest=manifest, log=log, resources=resources)
         model = trained.model
         result = result_of(spec, trained, started)
-        result["environment"] = describe_environment(device, _backends())
-        result["environment"]["backend_reasons"] = backend_reasons()
-        result["environment"]["compiled"] = compiles(resources, device)
+        result["environment"] = environment | {
+            "backends": _backends(),
+            "backend_reasons": backend_reasons(),
+            "compiled": compiles(resources, device),
+            "micro_batch": trained.progress.micro_batch,
+            "earlier_attempts": earlier,
+        }
         result |= trained.kernels
-        result["environment"]["micro_batch"] = trained.progress.micro_batch
-        result["environment"]["earlier_attempts"] = earlier
         if 0 < resources.gpus < 1:
             result["environment"]["device_share"] = resources.gpus  # its speed is not to be ranked
         attempt.finish(result)

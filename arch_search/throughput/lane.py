@@ -139,7 +139,7 @@ def _begin(
         "baseline": arms[0].name,
         "peak": _peak(spec, device, name, precision),
         "settings": asdict(spec),
-        "environment": describe_environment(device, {}),
+        "environment": describe_environment(device),
         "rankable": foreign <= FOREIGN_BYTES,
         "notes": notes,
         "arms": {},

@@ -6,7 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from arch_search.attempt import Attempt
 from arch_search.control import check_control
+from arch_search.environment import earlier_environments
 from arch_search.errors import Diverged, Stopped
 from arch_search.journal import read_curve, read_stream
 from arch_search.model import build_model, count_model
@@ -154,6 +156,22 @@ def test_a_resumption_under_other_versions_is_said(root):
     experiment = read_experiment(plan.name, root)
     warned = check_control(experiment, experiment.trained).warnings
     assert any("earlier attempts" in line and "torch 2.9.9" in line for line in warned)
+
+
+def test_packages_that_came_or_went_between_attempts_are_said(root):
+    plan = plan_for(root)
+    run = root.run(plan.runs[0].hash)
+    run.freeze(plan.runs[0].spec)
+    with pytest.raises(Stopped):
+        run_one(root, plan, plan.runs[0], before=stop_after(7))
+    with Attempt.claim(run) as attempt:
+        run.attempt(1).write_environment({"versions": {"torch": "2.9", "mamba-ssm": "2.3"}})
+        attempt.folder.write_environment({"versions": {"torch": "2.9", "triton": "3.9"}})
+        assert earlier_environments(run, attempt.folder) == (
+            "attempt 1, to step 7: mamba-ssm 2.3 instead of none; triton none instead of 3.9"
+        )
+        run.attempt(1).write_environment({})  # of a version that kept none
+        assert earlier_environments(run, attempt.folder) == ""
 
 
 def test_nan_is_found_at_its_step_and_is_an_outcome(root):
