@@ -100,7 +100,10 @@ def test_killed_worker_raylet_gcs_and_driver_leave_no_trace(
     assert outcome(rough, "kills") == outcome(calm, "kills")
     attempts = rough.run(plan.runs[0].hash).attempts()
     assert len(attempts) == 5
-    assert [(a.end() or {})["state"] for a in attempts] == ["LOST"] * 4 + ["FINISHED"]
+    ends = [(a.end() or {})["state"] for a in attempts]
+    assert (ends[0], ends[-1]) == ("LOST", "FINISHED")
+    # Ray sends SIGTERM to a worker whose raylet or driver dies; one that hears it in time says so.
+    assert set(ends[1:-1]) <= {"LOST", "PREEMPTED"}
     assert all(a.lease()["resumed_from"]["step"] > 0 for a in attempts[1:])
     statuses, losses = tracked(rough, "kills")
     assert set(statuses.values()) == {"FINISHED"}
