@@ -17,6 +17,7 @@ from arch_search.errors import UsageError
 
 TAKEN_WHOLE = ("corpus", "tokenizer", "task")
 """Keys of `data` whose mapping replaces another: `{jsonl: …}` over `{folder: …}` is no mixture."""
+SCALE = "scale="
 LARGEST_BYTES = 1_000_000
 MOST_ALIASES = 100  # each multiplies what it names: a few lines could fill the memory
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -26,20 +27,57 @@ def load_mapping(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The file with its defaults composed and the overrides applied, as plain data.
 
     Raises:
-        UsageError: no such file, not YAML, an unknown group, an override that is no `key=value`.
+        UsageError: no such file, not YAML, an unknown group or scale, an override that is no
+            `key=value`.
     """
     own = _read_yaml(path)
     _refuse_control_characters(path, [own, list(overrides)])
-    defaults = own.pop("defaults", [])
+    defaults, scales = own.pop("defaults", []), own.pop("scales", {})
+    scale, overrides = _chosen_scale(overrides)
     with _errors_of(path):
         composed = _compose(path, defaults)
         _drop_replaced(composed, own)
         merged = OmegaConf.merge(composed, own)
+        if scale:
+            merged = OmegaConf.create(_at_scale(merged, scales, scale, path))
         for override in overrides:
             _override(merged, override)
         data = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items()}
+
+
+def _chosen_scale(overrides: Sequence[str]) -> tuple[str, list[str]]:
+    """The last `scale=NAME` among the overrides, and the others."""
+    chosen = [text.removeprefix(SCALE) for text in overrides if text.startswith(SCALE)]
+    return (chosen[-1] if chosen else ""), [o for o in overrides if not o.startswith(SCALE)]
+
+
+def _at_scale(
+    merged: DictConfig | ListConfig, scales: Any, name: str, path: Path
+) -> dict[str, Any]:
+    """The file as its section `scales: {NAME: …}` changes it, under a name of its own."""
+    if not isinstance(scales, dict) or not isinstance(scales.get(name), dict):
+        known = ", ".join(map(str, scales)) if isinstance(scales, dict) and scales else "none"
+        raise UsageError(f"{path}: no scale {name!r}; scales of this file: {known}")
+    data = OmegaConf.to_container(merged, resolve=False)
+    assert isinstance(data, dict)
+    changed = _merged({str(key): value for key, value in data.items()}, scales[name])
+    return {**changed, "name": f"{changed.get('name', path.stem)}-{name}"}
+
+
+def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Mappings key by key; anything else, and what is TAKEN_WHOLE, replaced; null takes it out."""
+    result = dict(data)
+    for key, value in changes.items():
+        before = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(before, dict) and key not in TAKEN_WHOLE:
+            result[key] = _merged(before, value)
+        else:
+            result[key] = value
+    return result
 
 
 def _drop_replaced(composed: DictConfig, own: dict[str, Any]) -> None:

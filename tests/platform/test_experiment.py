@@ -93,3 +93,37 @@ def test_a_file_that_cannot_be_read_names_itself(tmp_path, text, says):
 def test_a_missing_file_is_said(tmp_path):
     with pytest.raises(UsageError, match="no experiment file"):
         load(tmp_path / "nothing.yaml")
+
+
+SCALED = (
+    FIRST.read_text()
+    + """
+scales:
+  laptop:
+    hold: null
+    train: {tokens: 4K}
+    data: {corpus: {folder: texts}}
+"""
+)
+
+
+def test_a_scale_changes_the_file_and_its_name(tmp_path):
+    path = tmp_path / "first.yaml"
+    path.write_text(SCALED)
+    full, small = load(path), load(path, ["train.tokens=8K", "scale=laptop"])
+    assert full == load(FIRST)
+    assert small.name == f"{full.name}-laptop"
+    assert small.train.tokens == 8000, "an override wins over the scale"
+    assert full.hold
+    assert not small.hold, "null takes a key out"
+    assert small.arms == full.arms
+    assert small.data.corpus == {"folder": "texts"}
+
+
+def test_an_unknown_scale_names_those_there_are(tmp_path):
+    path = tmp_path / "first.yaml"
+    path.write_text(SCALED)
+    with pytest.raises(UsageError, match=r"no scale 'lptop'; scales of this file: laptop"):
+        load(path, ["scale=lptop"])
+    with pytest.raises(UsageError, match="scales of this file: none"):
+        load(FIRST, ["scale=laptop"])
