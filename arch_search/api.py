@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from arch_search.plan_spec import Plan
 from arch_search.records import results as _results
-from arch_search.spec import Plan
 from arch_search.storage import Root
 
 __all__ = ["evaluate", "plan", "results", "submit"]

@@ -1,6 +1,6 @@
 """What the plan warned of, said again wherever results are read."""
 
-from arch_search.spec import FindingSpec, Plan
+from arch_search.plan_spec import FindingSpec, Plan
 
 
 def plan_warnings(plan: Plan) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ TRAINING = ("arch_search.train", "arch_search.model", "arch_search.optim", "arch
 # How data are prepared is known by the manifest's hash, which is in the specification.
 _STORED = (
     *("attempt", "errors", "files", "journal", "lease", "metrics", "starting", "storage"),
-    *("stored_model", "sweep_spec"),
+    *("stored_model", "run_settings"),
 )
 _PREPARED = ("data.corpora", "data.tokenizers", "data.prepare", "data.writing", "data.in_place")
 _TASKS = "arch_search.tasks"

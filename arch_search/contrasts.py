@@ -27,7 +27,7 @@ from arch_search.factors import (
     separating_cells,
     shared_factors,
 )
-from arch_search.spec import ArmSpec, ContrastSpec
+from arch_search.plan_spec import ArmSpec, ContrastSpec
 
 FORMS = ("levels", "linear", "interaction", "of")
 

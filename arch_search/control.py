@@ -11,8 +11,9 @@ from typing import Any
 from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
 from arch_search.journal import read_stream
+from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment, RunRecord
-from arch_search.spec import ArmSpec, content_hash
+from arch_search.spec import content_hash
 from arch_search.starts import shared_start_sentences, unequal_starts
 
 

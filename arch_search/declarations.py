@@ -7,7 +7,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from arch_search.errors import UsageError
-from arch_search.spec import DeclarationSpec, Plan
+from arch_search.plan_spec import DeclarationSpec, Plan
 from arch_search.storage import Root
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from arch_search.spec import ResourceSpec
+from arch_search.run_settings import ResourceSpec
 
 
 def device_for(resources: ResourceSpec) -> torch.device:

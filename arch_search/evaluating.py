@@ -11,8 +11,9 @@ from arch_search.devices import device_model
 from arch_search.environment import versions
 from arch_search.integrity import damage, weights_hash
 from arch_search.model import LanguageModel
+from arch_search.run_settings import EvaluationSpec
 from arch_search.sources import run_code
-from arch_search.spec import EvaluationSpec, ModelSpec, RunSpec
+from arch_search.spec import ModelSpec, RunSpec
 from arch_search.storage import RunFolder
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task

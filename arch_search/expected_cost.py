@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from arch_search.spec import ArmSpec, Plan, RunSpec
+from arch_search.plan_spec import ArmSpec, Plan
+from arch_search.spec import RunSpec
 from arch_search.storage import Root
 
 BYTES_PER_PARAMETER = 12  # float32 weights and two moments in a checkpoint

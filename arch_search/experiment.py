@@ -24,16 +24,14 @@ from pydantic import (
 
 from arch_search.composition import load_mapping
 from arch_search.errors import UsageError
+from arch_search.plan_spec import PrimarySpec, PublishedSpec
+from arch_search.run_settings import LogSpec, ResourceSpec
 from arch_search.spec import (
     STRICT,
     CurriculumSpec,
     Decoder,
     ExpertsSpec,
-    LogSpec,
     OptimiserSpec,
-    PrimarySpec,
-    PublishedSpec,
-    ResourceSpec,
     ScheduleSpec,
 )
 from arch_search.sweep_spec import RangeSpec, SweepSpec, parse_share

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from arch_search.factors import Array, key, levels_of, model_matrix, shared_factors
-from arch_search.spec import ArmSpec
+from arch_search.plan_spec import ArmSpec
 from arch_search.statistics.linear import Fit, half_widths_alone
 from arch_search.statistics.simultaneous import holm
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from arch_search.spec import ContrastSpec
+from arch_search.plan_spec import ContrastSpec
 from arch_search.statistics.blocked import BlockedModel
 from arch_search.statistics.linear import Estimate, Family, Fit, estimate
 from arch_search.statistics.permutation import PermutationCheck

@@ -14,8 +14,8 @@ from arch_search.data import Manifest, load_manifest, prepare
 from arch_search.errors import UsageError
 from arch_search.evaluating import evaluate_model, last_weights
 from arch_search.lease import is_live
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.sources import run_code
-from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.storage import HASH, NAME, Root, RunFolder
 from arch_search.stored_model import IMPORTS, StoredModel, find_stored_model
 from arch_search.streams import held_out

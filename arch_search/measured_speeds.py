@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment
-from arch_search.spec import ArmSpec
 from arch_search.storage import Root
 from arch_search.throughput.record import read_record
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from arch_search.errors import UsageError
 from arch_search.factors import model_matrix, rank
+from arch_search.plan_spec import ArmSpec, ContrastSpec, NoiseSpec, PrimarySpec, ResolutionSpec
 from arch_search.records import Experiment, read_experiment
-from arch_search.spec import ArmSpec, ContrastSpec, NoiseSpec, PrimarySpec, ResolutionSpec, RunSpec
+from arch_search.spec import RunSpec
 from arch_search.statistics.power import resolvable_in_noise, seeds_to_resolve
 from arch_search.storage import Root
 

@@ -13,15 +13,11 @@ from arch_search.experiment import DataFile, ExperimentFile, nearest, validate
 from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern, parse_pattern
+from arch_search.plan_spec import ArmSpec
 from arch_search.planned_data import PlannedData, check_data, check_decoder, data_spec, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
-from arch_search.spec import (
-    ArmSpec,
-    EvaluationSpec,
-    ModelSpec,
-    TrainSpec,
-    content_hash,
-)
+from arch_search.run_settings import EvaluationSpec
+from arch_search.spec import ModelSpec, TrainSpec, content_hash
 from arch_search.starting import resolve_start
 from arch_search.storage import Root
 

@@ -9,8 +9,10 @@ from arch_search.data import Manifest, TrainingStream, open_split, prepare
 from arch_search.data.corpora import CORPORA
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile
+from arch_search.plan_spec import Plan
+from arch_search.run_settings import EvaluationSpec
 from arch_search.segments import check_curriculum
-from arch_search.spec import DataSpec, EvaluationSpec, ModelSpec, Plan, content_hash
+from arch_search.spec import DataSpec, ModelSpec, content_hash
 from arch_search.synthetic.registry import generator, read_task, resolved_task
 from arch_search.synthetic.stream import TaskStream
 from arch_search.synthetic.text import TextTask

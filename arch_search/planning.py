@@ -19,16 +19,12 @@ from arch_search.declarations import with_declarations
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.noise import find_noise, find_resolution
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.planned_arms import resolve_arms
 from arch_search.redaction import without_secrets
+from arch_search.run_settings import EvaluationSpec
 from arch_search.sources import run_code
-from arch_search.spec import (
-    ArmSpec,
-    EvaluationSpec,
-    Plan,
-    PlannedRun,
-    RunSpec,
-)
+from arch_search.spec import RunSpec
 from arch_search.storage import NAME, Root
 from arch_search.tasks.registry import is_reported, metric_names
 from arch_search.tasks.registry import resolve as resolve_evaluations

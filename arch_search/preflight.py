@@ -9,7 +9,8 @@ import torch
 
 from arch_search.devices import device_for
 from arch_search.model import LanguageModel, build_model
-from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.start_check import check_start
 from arch_search.warm_up import warm_up
 from kernels.backends import ask_for, backends_used, forget_backends

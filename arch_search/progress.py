@@ -5,8 +5,8 @@ from pathlib import Path
 
 from arch_search.journal import Record, read_journal
 from arch_search.lease import holder_lives, is_live
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.search.trials import is_closed
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import AttemptFolder, ExperimentFolder, Root, RunFolder
 
 AT_WORK = ("STARTING", "RUNNING", "STOPPING")  # what a driver says while it lives

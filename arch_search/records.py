@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from arch_search.errors import UsageError
 from arch_search.journal import read_curve
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.progress import run_state
-from arch_search.spec import ArmSpec, EvaluationSpec, Plan, PlannedRun
+from arch_search.run_settings import EvaluationSpec
 from arch_search.storage import ExperimentFolder, Root, RunFolder
 
 

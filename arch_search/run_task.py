@@ -10,8 +10,9 @@ from arch_search.data.fingerprints import kept_fingerprints
 from arch_search.devices import confine_memory, device_for
 from arch_search.environment import describe_environment, earlier_environments
 from arch_search.evaluating import evaluate_model, last_weights, load_model
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.sources import run_code
-from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
+from arch_search.spec import RunSpec
 from arch_search.storage import Root
 from arch_search.streams import held_out
 from arch_search.tasks.base import EvaluationContext

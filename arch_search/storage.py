@@ -15,14 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, read_json, write_atomic, write_once
-from arch_search.spec import (
-    EvaluationSpec,
-    Plan,
-    RunSpec,
-    plan_from_json,
-    run_from_json,
-    to_json,
-)
+from arch_search.plan_spec import Plan, plan_from_json, plan_to_json
+from arch_search.run_settings import EvaluationSpec
+from arch_search.spec import RunSpec, run_from_json, run_to_json
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 HASH = re.compile(r"[0-9a-f]{8,64}")
@@ -93,10 +88,10 @@ class RunFolder:
             durable: False skips the flush to disk, for who would write it again after a power cut.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        if write_once(self.path / "spec.json", to_json(spec), durable=durable):
+        if write_once(self.path / "spec.json", run_to_json(spec), durable=durable):
             return
         if (self.path / "spec.json").stat().st_size == 0:  # the power was cut before the flush
-            write_atomic(self.path / "spec.json", to_json(spec))
+            write_atomic(self.path / "spec.json", run_to_json(spec))
         if self.spec() != spec:
             raise ValueError(f"{self.path}/spec.json is not the run that its name says")
 
@@ -233,7 +228,7 @@ class ExperimentFolder:
                 return
             number = 1 + sum(1 for _ in earlier.glob("*.json"))
             write_once(earlier / f"{number}.json", current.read_bytes())
-        write_atomic(current, to_json(plan))
+        write_atomic(current, plan_to_json(plan))
 
     def read(self, name: str) -> dict[str, Any]:
         """driver.json or tracking.json; empty if it is not there."""

@@ -30,8 +30,9 @@ from arch_search.optim import (
     make_optimiser,
     set_learning_rate,
 )
+from arch_search.run_settings import LogSpec, ResourceSpec
 from arch_search.segments import cut_rows, first_segment, row_length
-from arch_search.spec import LogSpec, ResourceSpec, RunSpec
+from arch_search.spec import RunSpec
 from arch_search.start_check import check_start
 from arch_search.starting import start_folder
 from arch_search.streams import Stream, held_out, open_hash, open_stream

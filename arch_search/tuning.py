@@ -16,8 +16,8 @@ from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, TuneFile
 from arch_search.factors import key
 from arch_search.metric_names import direction
+from arch_search.plan_spec import ArmSpec, FindingSpec, Plan, PlannedRun, TuneSpec
 from arch_search.progress import run_state
-from arch_search.spec import ArmSpec, FindingSpec, Plan, PlannedRun, TuneSpec
 from arch_search.storage import Root, RunFolder
 
 FIRST_SEED = 1_000_000  # far from the seeds that a comparison counts from 0

@@ -13,7 +13,8 @@ from arch_search.kernel_cache import alone_on_this_node, chosen, keep_tuned, pin
 from arch_search.kernel_cache import use_kernel_cache as cache_of_this_node
 from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
 from arch_search.model import LanguageModel
-from arch_search.spec import ResourceSpec, content_hash
+from arch_search.run_settings import ResourceSpec
+from arch_search.spec import content_hash
 
 
 def compiles(resources: ResourceSpec, device: torch.device) -> bool:

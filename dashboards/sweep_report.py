@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from arch_search.commands.sweep import read_sweep
 from arch_search.metric_names import label
+from arch_search.plan_spec import Plan
 from arch_search.search.outcome import (
     change_in_words,
     front,
@@ -23,7 +24,6 @@ from arch_search.search.outcome import (
     values_of,
 )
 from arch_search.search.trials import Ledger, Trial
-from arch_search.spec import Plan
 from arch_search.storage import Root, write_atomic
 from arch_search.sweep_spec import SweepSpec
 from arch_search.throughput.record import OK, interval, read_record

@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 
 from arch_search.metric_names import label
+from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment, table
-from arch_search.spec import ArmSpec
 from dashboards.figures import MANY_ARMS, WIDTH, arm_colour, arm_order
 from dashboards.palette import INK, MUTED, mixer_colours
 

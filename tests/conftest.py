@@ -9,20 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arch_search.spec import (
-    ArmSpec,
-    DataSpec,
-    EvaluationSpec,
-    LayerSpec,
-    LogSpec,
-    ModelSpec,
-    Plan,
-    PlannedRun,
-    PrimarySpec,
-    ResourceSpec,
-    RunSpec,
-    TrainSpec,
-)
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, PrimarySpec
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.spec import DataSpec, LayerSpec, ModelSpec, RunSpec, TrainSpec
 from arch_search.storage import Root, RunFolder
 
 KINDS = {"g": "gated_deltanet", "a": "attention", "m": "m2rnn"}

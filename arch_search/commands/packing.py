@@ -13,7 +13,7 @@ import typer
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_atomic
-from arch_search.spec import Plan
+from arch_search.plan_spec import Plan
 from arch_search.storage import Root
 
 

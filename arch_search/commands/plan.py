@@ -14,7 +14,7 @@ from rich.text import Text
 from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep_plan
 from arch_search.expected_cost import cost_sentences, expected_cost
-from arch_search.spec import ArmSpec, Plan
+from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.wording import by_value
 

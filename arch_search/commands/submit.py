@@ -13,8 +13,8 @@ from arch_search.commands.control import tell
 from arch_search.commands.ending import show_ending
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.errors import UsageError
+from arch_search.plan_spec import Plan
 from arch_search.progress import has_driver
-from arch_search.spec import Plan
 from arch_search.storage import Root
 
 

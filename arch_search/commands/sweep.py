@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from arch_search.plan_spec import Plan
 from arch_search.search.outcome import (
     change_in_words,
     complete,
@@ -20,7 +21,6 @@ from arch_search.search.outcome import (
 )
 from arch_search.search.rungs import rung_run, trained_steps
 from arch_search.search.trials import Ledger, Trial, ledger_path
-from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.sweep_spec import SweepSpec
 

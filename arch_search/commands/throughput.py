@@ -14,8 +14,8 @@ from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.commands.sweep import read_sweep
 from arch_search.errors import UsageError
 from arch_search.experiment import load, nearest
+from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.search.outcome import front
-from arch_search.spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.throughput.record import (
     Record,

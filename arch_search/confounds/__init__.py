@@ -11,7 +11,7 @@ from arch_search.confounds.sizes import unequal_sizes, unequal_states
 from arch_search.confounds.standing import standing_limits
 from arch_search.confounds.starts import unequal_decay, unequal_starts
 from arch_search.experiment import ExperimentFile
-from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.plan_spec import ArmSpec, FindingSpec
 
 __all__ = ["find_confounds"]
 

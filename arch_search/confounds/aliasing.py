@@ -16,7 +16,7 @@ from arch_search.factors import (
     separating_cells,
     shared_factors,
 )
-from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.plan_spec import ArmSpec, FindingSpec
 from arch_search.wording import listed, shown_value
 
 CORRELATED = 0.7  # Cramér's V between two factors from which a plan speaks of it

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 
 from arch_search.confounds.derived import ArmFacts, compared_kinds
-from arch_search.spec import FindingSpec
+from arch_search.plan_spec import FindingSpec
 from arch_search.wording import listed
 from blocks.initialisation import named_generator
 from blocks.registry import build, resolve_options

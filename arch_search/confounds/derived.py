@@ -11,7 +11,8 @@ from functools import lru_cache
 
 import torch
 
-from arch_search.spec import ArmSpec, LayerSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.spec import LayerSpec
 from blocks.base import SequenceMixer
 from blocks.initialisation import (
     Constant,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from arch_search.confounds.aliasing import NEITHER, combinations, together
 from arch_search.factors import is_estimable, separating_cells
+from arch_search.plan_spec import ArmSpec, FindingSpec
 from arch_search.positions import name_positions
-from arch_search.spec import ArmSpec, FindingSpec
 from arch_search.wording import listed
 
 ATTENTION = "attention"

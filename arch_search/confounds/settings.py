@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from arch_search.experiment import ExperimentFile
-from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.plan_spec import ArmSpec, FindingSpec
 from arch_search.wording import by_value, grouped, listed
 
 WORDS = {

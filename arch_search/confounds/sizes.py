@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from arch_search.confounds.derived import ArmFacts, compared_kinds
 from arch_search.experiment import ExperimentFile
-from arch_search.spec import ArmSpec, FindingSpec
+from arch_search.plan_spec import ArmSpec, FindingSpec
 from arch_search.wording import grouped, listed, percent
 
 PARAMETER_EXPONENT = 0.076  # of the loss in parameters, Kaplan et al. 2020 (arXiv 2001.08361)

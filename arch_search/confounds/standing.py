@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from arch_search.confounds.derived import ArmFacts, compared_kinds
 from arch_search.experiment import ExperimentFile
-from arch_search.spec import FindingSpec
+from arch_search.plan_spec import FindingSpec
 from arch_search.wording import listed, percent
 
 EMBEDDING_SHARE = 0.1  # of the parameters, from which tying them changes a model's size

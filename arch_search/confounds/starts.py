@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from arch_search.confounds.derived import ArmFacts, MixerFacts, compared_kinds
-from arch_search.spec import FindingSpec
+from arch_search.plan_spec import FindingSpec
 from arch_search.wording import by_value, grouped, listed
 
 GAIN_RATIO = 1.25  # of recurrent gains that are worth a word

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from arch_search.attempt import Attempt
 from arch_search.lease import is_live, last_step
+from arch_search.plan_spec import Plan, PlannedRun
+from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.session import Session
 from arch_search.scheduling.watchdog import Watchdog
-from arch_search.spec import Plan, PlannedRun, ResourceSpec
 from arch_search.storage import ExperimentFolder, Root, RunFolder
 
 MAX_DEATHS = 3  # workers that may die one after the other without a new checkpoint

@@ -15,6 +15,7 @@ from dataclasses import replace
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
+from arch_search.plan_spec import Plan
 from arch_search.progress import is_done
 from arch_search.redaction import hide_secrets
 from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
@@ -23,7 +24,6 @@ from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.session import Session, clear, join, start_local
 from arch_search.scheduling.task import EXECUTE
-from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.writer import Writer
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from arch_search.errors import UsageError
 from arch_search.lease import settle
+from arch_search.plan_spec import Plan
 from arch_search.progress import has_driver, is_done
 from arch_search.redaction import hide_secrets
 from arch_search.scheduling.session import cpus_here
 from arch_search.scheduling.task import EXECUTE
-from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import probe, tracking_address
 from arch_search.tracking.wandb_sink import require_wandb

@@ -3,8 +3,9 @@
 import logging
 from dataclasses import replace
 
+from arch_search.plan_spec import Plan
+from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.session import Session
-from arch_search.spec import Plan, ResourceSpec
 
 log = logging.getLogger(__name__)
 

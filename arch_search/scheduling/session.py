@@ -19,7 +19,7 @@ import psutil
 
 from arch_search.errors import UsageError
 from arch_search.lease import process_lives, this_host
-from arch_search.spec import ResourceSpec
+from arch_search.run_settings import ResourceSpec
 
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
 SUSPENDED_SECONDS = 20.0  # Ray itself gives up on a silent GCS after a minute

@@ -11,7 +11,7 @@ from typing import Any, TextIO, cast
 from arch_search.attempt import Attempt
 from arch_search.errors import UsageError
 from arch_search.redaction import HidingStream
-from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.storage import Root
 
 EXECUTE = "arch_search.run_task:execute"

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from arch_search.errors import UsageError
+from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.session import cpus_here, join, start_local
-from arch_search.spec import ResourceSpec
 
 
 def call_alone(

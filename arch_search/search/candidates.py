@@ -14,10 +14,11 @@ from arch_search.experiment import ExperimentFile, validate
 from arch_search.hold import hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern
+from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.resolve import NamedModel, change_layer, name_model
 from arch_search.search.space import Draw, Rejected, Space
 from arch_search.sources import run_code
-from arch_search.spec import ArmSpec, LayerSpec, ModelSpec, Plan, content_hash
+from arch_search.spec import LayerSpec, ModelSpec, content_hash
 from arch_search.sweep_spec import SweepSpec
 
 GIB_PER_PARAMETER = 16 / 2**30  # float32 weights, gradients and two moments

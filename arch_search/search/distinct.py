@@ -7,11 +7,11 @@ from typing import Any
 
 import optuna
 
+from arch_search.plan_spec import ArmSpec
 from arch_search.search.candidates import Candidates
 from arch_search.search.proposals import Proposals
 from arch_search.search.space import ENUMERABLE, Draw, Endless, Rejected, Space
 from arch_search.search.trials import Trial
-from arch_search.spec import ArmSpec
 
 DRAWS = 15  # by the sampler for one trial, before others are tried
 RANDOM_DRAWS = 240  # by chance after that, before the space is listed

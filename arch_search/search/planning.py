@@ -12,8 +12,10 @@ from arch_search.experiment import ArmsFile, ExperimentFile, nearest
 from arch_search.hold import check_holds
 from arch_search.metric_names import direction
 from arch_search.pattern import parse_pattern
+from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.planned_arms import resolve_arms
 from arch_search.resolve import NamedModel, name_model
+from arch_search.run_settings import EvaluationSpec
 from arch_search.search.candidates import Candidates
 from arch_search.search.proposals import sampler_factory
 from arch_search.search.rungs import rung_run
@@ -21,7 +23,7 @@ from arch_search.search.space import Draw, Endless, Rejected, Space
 from arch_search.search.study import check_url
 from arch_search.search.taken import Taker
 from arch_search.sources import run_code
-from arch_search.spec import ArmSpec, EvaluationSpec, Plan, content_hash
+from arch_search.spec import content_hash
 from arch_search.storage import Root
 from arch_search.sweep_spec import RangeSpec, SamplerSpec, SweepSpec
 from arch_search.synthetic.registry import resolved_task

@@ -7,7 +7,8 @@ cut at a rung would be scored at a high learning rate and would rank by how far 
 
 from dataclasses import replace
 
-from arch_search.spec import ArmSpec, DataSpec, RunSpec, ScheduleSpec, TrainSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.spec import DataSpec, RunSpec, ScheduleSpec, TrainSpec
 from arch_search.sweep_spec import SweepSpec
 
 

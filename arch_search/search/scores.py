@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from arch_search.run_settings import EvaluationSpec
 from arch_search.search.trials import Outcome
-from arch_search.spec import EvaluationSpec
 from arch_search.storage import RunFolder
 from arch_search.sweep_spec import SweepSpec
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from optuna.trial import FixedTrial
 
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.search.candidates import Candidates
 from arch_search.search.distinct import DistinctPoints
 from arch_search.search.judge import enough, goes_on
@@ -30,7 +31,6 @@ from arch_search.search.trials import (
     Trial,
     ledger_path,
 )
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root
 from arch_search.trunk import Trunk
 

@@ -11,20 +11,14 @@ from typing import Any
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, plan_from_json
+from arch_search.run_settings import EvaluationSpec
 from arch_search.search.candidates import Candidates
 from arch_search.search.rungs import rung_run
 from arch_search.search.scores import read_outcome
 from arch_search.search.space import Endless, Rejected, Space
 from arch_search.search.trials import SEED, TAKEN, Ledger, Outcome, Trial, ledger_path
-from arch_search.spec import (
-    ArmSpec,
-    EvaluationSpec,
-    ModelSpec,
-    Plan,
-    PlannedRun,
-    RunSpec,
-    plan_from_json,
-)
+from arch_search.spec import ModelSpec, RunSpec
 from arch_search.storage import Root
 from arch_search.sweep_spec import SpaceSpec, SweepSpec
 

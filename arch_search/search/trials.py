@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.search.rungs import rung_run, rung_train, trained_steps
-from arch_search.spec import ArmSpec, Plan, PlannedRun
 from arch_search.sweep_spec import SweepSpec
 
 FIRST_FRESH_SEED = 1_000  # of runs after the search: seeds that chose nothing

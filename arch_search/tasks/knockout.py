@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from arch_search.data import Split
 from arch_search.model import LanguageModel, Layer
-from arch_search.spec import EvaluationSpec
+from arch_search.run_settings import EvaluationSpec
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 from blocks.base import State
 

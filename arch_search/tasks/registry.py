@@ -8,7 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
-from arch_search.spec import STRICT, EvaluationSpec
+from arch_search.run_settings import EvaluationSpec
+from arch_search.spec import STRICT
 from arch_search.tasks.base import Task
 from arch_search.tasks.collapse import CollapseTask
 from arch_search.tasks.harness.task import LmEval

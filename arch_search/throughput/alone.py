@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from arch_search.devices import device_for
-from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.storage import Root
 from arch_search.throughput.lane import measure
 from arch_search.throughput.record import Record, write_record

@@ -14,7 +14,8 @@ from arch_search.metrics import PeakMemory
 from arch_search.micro_batches import accumulate_gradients
 from arch_search.model import LanguageModel
 from arch_search.optim import clip_gradients, make_optimiser
-from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.throughput.settings import Cell, ThroughputSpec
 from arch_search.throughput.timing import time_calls
 from arch_search.warm_up import compiles, warm_up

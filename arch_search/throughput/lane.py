@@ -13,7 +13,8 @@ import torch
 from arch_search.devices import device_model
 from arch_search.environment import describe_environment
 from arch_search.micro_batches import is_out_of_memory
-from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.throughput.contender import Contender, Turn
 from arch_search.throughput.flops import (
     TRAINING,

@@ -7,7 +7,9 @@ from dataclasses import replace
 import torch
 
 from arch_search.devices import CONTEXT_BYTES, device_for
-from arch_search.spec import ArmSpec, ResourceSpec, content_hash
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
+from arch_search.spec import content_hash
 from arch_search.throughput.contender import Contender
 
 STEPS = 2  # the second has the optimiser's state as well

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from arch_search.devices import confine_memory, device_for, device_model
-from arch_search.spec import ArmSpec, ResourceSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.throughput.contender import Contender
 from arch_search.throughput.timing import summarise
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from arch_search.spec import Plan, PlannedRun
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.storage import Root, RunFolder
 
 VALUE_LIMIT = 4_000  # characters; MLflow cuts longer ones with a warning

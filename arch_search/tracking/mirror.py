@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, RunTag, ViewType
 
 from arch_search.journal import Point, read_curve
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.progress import run_state
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import AttemptFolder, Root, RunFolder
 from arch_search.tracking.describe import final_metrics, first_tags, last_tags, parameters
 from arch_search.tracking.server import is_server, prepare

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arch_search.spec import Plan
+from arch_search.plan_spec import Plan
 from arch_search.storage import Root
 from arch_search.tracking.server import probe, reason, tracking_address
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arch_search.spec import Plan
+from arch_search.plan_spec import Plan
 from arch_search.storage import Root
 from arch_search.throughput.record import OK, Record
 from arch_search.tracking.server import is_server, prepare, probe, reason, tracking_address

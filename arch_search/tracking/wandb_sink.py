@@ -11,9 +11,9 @@ from typing import Any
 
 from arch_search.errors import UsageError
 from arch_search.journal import Point, read_curve
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.progress import run_state
 from arch_search.redaction import hide_secrets
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root
 from arch_search.tracking.describe import final_metrics, first_tags, last_tags, parameters
 

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from arch_search.plan_spec import Plan
 from arch_search.redaction import hide_secrets
-from arch_search.spec import Plan
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.server import reason, tracking_address
 from arch_search.tracking.wandb_sink import WandbWriter

@@ -15,8 +15,8 @@ from arch_search.commands.compare import compare as command
 from arch_search.compare import compare
 from arch_search.errors import UsageError
 from arch_search.findings import verdict
+from arch_search.plan_spec import FindingSpec
 from arch_search.records import curves, read_experiment, results, table
-from arch_search.spec import FindingSpec
 from arch_search.statistics.linear import Estimate
 
 

@@ -13,8 +13,9 @@ from arch_search.budgets import Curve, equal_flops, schedule_sentence, token_mul
 from arch_search.compare import compare, comparison_table, linked_fit, metric_table
 from arch_search.documents import document_differences
 from arch_search.factorial import factor_tests, interaction_means
+from arch_search.plan_spec import ContrastSpec
 from arch_search.records import read_experiment
-from arch_search.spec import ContrastSpec, ScheduleSpec
+from arch_search.spec import ScheduleSpec
 from arch_search.statistics.binary import rates
 from arch_search.statistics.linear import Fit, estimate, fit_arms
 from arch_search.statistics.ratio import bootstrap_ratio

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 
 from arch_search.records import read_experiment
-from arch_search.spec import EvaluationSpec
+from arch_search.run_settings import EvaluationSpec
 from dashboards.report import make_report, write_report
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from arch_search.contrasts import resolve_contrasts
 from arch_search.experiment import ContrastFile
+from arch_search.plan_spec import DeclarationSpec, PublishedSpec
 from arch_search.records import read_experiment
-from arch_search.spec import DeclarationSpec, PublishedSpec
 from dashboards.latex import escape_latex
 from dashboards.report import make_report, to_html, to_latex, to_markdown, write_report
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from arch_search.attempt import Attempt
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.planning import make_plan
 from arch_search.run_task import execute
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root, RunFolder
 
 FIRST = Path(__file__).parents[2] / "experiments" / "first_ablation.yaml"

@@ -12,9 +12,9 @@ from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
 from arch_search.model import build_model
 from arch_search.noise import find_noise
+from arch_search.plan_spec import DeclarationSpec
 from arch_search.planning import make_plans
 from arch_search.records import read_experiment
-from arch_search.spec import DeclarationSpec
 from arch_search.tuning import FIRST_SEED
 
 from .conftest import FIRST, SMALL, plan_for, run_one

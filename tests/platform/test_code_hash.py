@@ -9,6 +9,15 @@ from pathlib import Path
 import pytest
 
 from arch_search.code_hash import code_hash, used_modules
+from arch_search.spec import (
+    DataSpec,
+    LayerSpec,
+    ModelSpec,
+    RunSpec,
+    TrainSpec,
+    run_from_json,
+    run_to_json,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +61,29 @@ def test_a_run_of_one_block_does_not_depend_on_the_others():
     assert "arch_search.train" in used
     for name in ("blocks.mamba2", "blocks.registry", "arch_search.storage", "arch_search.compare"):
         assert name not in used
+
+
+@pytest.mark.parametrize("block", ["blocks.gru", "blocks.m2rnn", "blocks.gated_deltanet"])
+def test_what_a_plan_says_is_no_part_of_what_a_run_is(block):
+    """Else a plan that learns to say more would have every finished run trained again."""
+    used = used_modules([block])
+    assert "arch_search.spec" in used
+    plan_level = ("plan_spec", "run_settings", "sweep_spec", "planning", "experiment", "storage")
+    assert not [name for name in plan_level if f"arch_search.{name}" in used]
+
+
+def test_a_specification_keeps_the_hash_that_finished_runs_lie_under():
+    layer = LayerSpec(kind="blocks.gru:GRU", options={"hidden": 8}, mlp_width=16)
+    spec = RunSpec(
+        model=ModelSpec(layers=(layer,), width=8, vocabulary=257, tie_embeddings=True),
+        data=DataSpec(corpus="sotu", tokenizer="bytes", sequence_length=64, batch=4),
+        train=TrainSpec(tokens=1024),
+        init_seed=0,
+        data_seed=1,
+        code="0123456789abcdef",
+    )
+    assert spec.hash == "582418d2d9033dec"
+    assert run_from_json(run_to_json(spec)) == spec
 
 
 @pytest.mark.parametrize("version", ["3.12", "3.13"])

@@ -10,7 +10,8 @@ from arch_search.errors import UsageError
 from arch_search.experiment import ContrastFile
 from arch_search.factors import model_matrix, separating_cells
 from arch_search.optimal import choose_cells
-from arch_search.spec import ArmSpec, DataSpec, LayerSpec, ModelSpec, TrainSpec
+from arch_search.plan_spec import ArmSpec
+from arch_search.spec import DataSpec, LayerSpec, ModelSpec, TrainSpec
 
 MODEL = ModelSpec(
     layers=(LayerSpec(kind="gru", options={}, mlp_width=8),),

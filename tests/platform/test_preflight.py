@@ -7,7 +7,7 @@ import torch
 
 from arch_search.model import build_model
 from arch_search.preflight import preflight
-from arch_search.spec import ResourceSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.start_check import check_start
 
 from .conftest import plan_for

@@ -14,9 +14,9 @@ from arch_search.integrity import read_progress, write_progress
 from arch_search.journal import read_journal
 from arch_search.model import LanguageModel
 from arch_search.redaction import HidingStream, hide_secrets, keep_secret, with_secret
+from arch_search.run_settings import LogSpec, ResourceSpec
 from arch_search.scheduling.session import clear
 from arch_search.scheduling.task import perform
-from arch_search.spec import LogSpec, ResourceSpec
 
 from .conftest import FIRST, SMALL, plan_for, run_one
 from .test_cli import run

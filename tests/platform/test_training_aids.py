@@ -12,7 +12,7 @@ from arch_search.micro_batches import accumulate_gradients
 from arch_search.model import build_model, next_token_loss
 from arch_search.planning import make_plan
 from arch_search.segments import cut_rows, row_length
-from arch_search.spec import CurriculumSpec, LayerSpec, ModelSpec, run_from_json, to_json
+from arch_search.spec import CurriculumSpec, LayerSpec, ModelSpec, run_from_json, run_to_json
 from arch_search.stored_model import find_stored_model, keep_imported
 
 from .conftest import FIRST, SMALL, plan_for, run_one
@@ -28,7 +28,7 @@ def weights(folder):
 
 def test_keys_that_nobody_uses_change_no_hash(root):
     run = plan_for(root).runs[0]
-    content = json.loads(to_json(run.spec))
+    content = json.loads(run_to_json(run.spec))
     del content["train"]["truncate"], content["train"]["start"]
     assert run_from_json(json.dumps(content)).hash == run.hash
     for changes in ({"truncate": 32}, {"start": "ab" * 8}):

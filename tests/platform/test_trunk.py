@@ -8,15 +8,8 @@ from safetensors.torch import load_file
 
 from arch_search.journal import read_curve
 from arch_search.optim import learning_rate_share
-from arch_search.spec import (
-    DataSpec,
-    LayerSpec,
-    ModelSpec,
-    PlannedRun,
-    RunSpec,
-    ScheduleSpec,
-    TrainSpec,
-)
+from arch_search.plan_spec import PlannedRun
+from arch_search.spec import DataSpec, LayerSpec, ModelSpec, RunSpec, ScheduleSpec, TrainSpec
 from arch_search.trunk import Trunk, trunk_hash
 
 from .conftest import plan_for, run_one

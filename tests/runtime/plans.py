@@ -7,20 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from arch_search.spec import (
-    ArmSpec,
-    DataSpec,
-    EvaluationSpec,
-    LayerSpec,
-    LogSpec,
-    ModelSpec,
-    Plan,
-    PlannedRun,
-    PrimarySpec,
-    ResourceSpec,
-    RunSpec,
-    TrainSpec,
-)
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, PrimarySpec
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.spec import DataSpec, LayerSpec, ModelSpec, RunSpec, TrainSpec
 from arch_search.storage import Root
 
 HERE = Path(__file__).parent

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plans import make_plan, start_driver, write
 
 from arch_search.attempt import Attempt
+from arch_search.plan_spec import Plan
 from arch_search.progress import read_status
-from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.tracking.server import prepare, tracking_address
 from arch_search.tracking.writer import Pushes

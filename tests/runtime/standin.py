@@ -13,7 +13,8 @@ from pathlib import Path
 
 from arch_search.attempt import Attempt
 from arch_search.errors import Diverged
-from arch_search.spec import EvaluationSpec, LogSpec, ResourceSpec, RunSpec
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.spec import RunSpec
 from arch_search.storage import Root
 
 DIVERGES, BAD_VALUE, DIES, NEVER_STOPS, HANGS = 901, 902, 903, 904, 905

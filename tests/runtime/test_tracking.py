@@ -17,8 +17,8 @@ from plans import make_plan, start_driver, wait_for, write
 from arch_search.attempt import Attempt
 from arch_search.commands.control import settle_experiment
 from arch_search.errors import Stopped, UsageError
+from arch_search.plan_spec import Plan
 from arch_search.progress import read_status
-from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.tracking.reports import attach_report
 from arch_search.tracking.server import probe, tracking_address

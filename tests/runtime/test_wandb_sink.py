@@ -11,8 +11,8 @@ from plans import make_plan, start_driver, write
 
 from arch_search.attempt import Attempt
 from arch_search.errors import Diverged, Stopped
+from arch_search.plan_spec import Plan
 from arch_search.progress import read_status
-from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.tracking.wandb_sink import WandbSink
 

@@ -13,10 +13,10 @@ import yaml
 
 from arch_search.attempt import Attempt
 from arch_search.errors import Diverged
+from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.planning import make_plan
 from arch_search.search.sweep import Sweep
 from arch_search.search.trials import Trial
-from arch_search.spec import Plan, PlannedRun
 from arch_search.storage import Root
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -3,7 +3,7 @@
 import hashlib
 import math
 
-from arch_search.spec import PlannedRun
+from arch_search.plan_spec import PlannedRun
 
 
 def quality(run: PlannedRun) -> float:

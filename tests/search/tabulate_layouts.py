@@ -27,13 +27,14 @@ from typing import Any
 
 import yaml
 
+from arch_search.plan_spec import Plan
 from arch_search.planning import make_plan
 from arch_search.search.candidates import Candidates
 from arch_search.search.rungs import rung_run, trained_steps
 from arch_search.search.space import Draw
 from arch_search.search.sweep import Sweep
 from arch_search.search.trials import Outcome
-from arch_search.spec import Plan, RunSpec
+from arch_search.spec import RunSpec
 from arch_search.storage import Root
 
 Values = dict[tuple[str, int, int], float]  # by layout, seed and tokens

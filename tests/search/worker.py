@@ -10,7 +10,9 @@ from pathlib import Path
 
 from arch_search.attempt import Attempt
 from arch_search.errors import Diverged
-from arch_search.spec import EvaluationSpec, LogSpec, PlannedRun, ResourceSpec, RunSpec
+from arch_search.plan_spec import PlannedRun
+from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.spec import RunSpec
 from arch_search.storage import Root
 
 STEP_SECONDS = 0.02

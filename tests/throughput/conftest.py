@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from arch_search.experiment import load
+from arch_search.plan_spec import Plan
 from arch_search.planning import make_plan
-from arch_search.spec import Plan
 from arch_search.storage import Root
 from arch_search.throughput.lane import measure
 from arch_search.throughput.record import Record

@@ -7,7 +7,7 @@ import torch
 import vl_convert
 
 from arch_search.records import read_experiment
-from arch_search.spec import ResourceSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.storage import Root
 from arch_search.throughput import contender
 from arch_search.throughput.contender import Contender

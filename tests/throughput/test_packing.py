@@ -10,9 +10,9 @@ import torch
 from arch_search.compare import compare
 from arch_search.devices import confine_memory
 from arch_search.errors import UsageError
+from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.session import fits
-from arch_search.spec import ResourceSpec
 from arch_search.throughput.memory import runs_that_fit
 from arch_search.throughput.packing import PackedRun, _answer, _serve, measure_packing
 from tests.conftest import Planted, write_planted

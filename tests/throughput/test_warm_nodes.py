@@ -9,7 +9,7 @@ import torch
 
 from arch_search.kernel_cache import alone_on_this_node
 from arch_search.model import LanguageModel
-from arch_search.spec import ResourceSpec
+from arch_search.run_settings import ResourceSpec
 from arch_search.warm_up import _what
 
 CONTEXT = multiprocessing.get_context("fork")
