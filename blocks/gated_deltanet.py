@@ -10,7 +10,7 @@ from torch import Tensor
 from blocks.base import Cost, Drives, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import SoftplusDecay, prefixed
-from blocks.gated_norm import GatedNorm, Order
+from blocks.gated_norm import EPS_HELP, NORM_EPS, GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops, narrow_projection
 from blocks.linear_state import Inputs, LinearState
@@ -43,6 +43,7 @@ class GatedDeltaNet(LinearState):
         order: Order = option(
             "gate_norm", "gate_norm: RMS(y ⊙ SiLU(g)) (published);  norm_gate: RMS(y) ⊙ SiLU(g)"
         )
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         negative_eigenvalues: bool = option(
             False, "b_t = 2 σ(.) in place of σ(.), so that I - b k kᵀ may reflect"
         )
@@ -59,7 +60,9 @@ class GatedDeltaNet(LinearState):
         self.gates = Linear(width, self.gate_size)  # a, b, output gate
         self.convolution = ShortConvolution(channels, o.convolution) if o.convolution else None
         self.decay = SoftplusDecay(o.value_heads)
-        self.norm = GatedNorm(self.value_size, groups=o.value_heads, shared=True, order=o.order)
+        self.norm = GatedNorm(
+            self.value_size, groups=o.value_heads, shared=True, order=o.order, eps=o.norm_eps
+        )
         self.output = Linear(self.value_size, width)
 
     @property
@@ -69,7 +72,7 @@ class GatedDeltaNet(LinearState):
 
     @classmethod
     def complete(cls, options: Any, *, width: int) -> Any:
-        require_positive(options, "key_heads", "value_heads", "key_dim", "value_dim")
+        require_positive(options, "key_heads", "value_heads", "key_dim", "value_dim", "norm_eps")
         require_not_negative(options, "convolution")
         key_heads = options.key_heads or min(max(2, width // 512), options.value_heads or width)
         value_heads = options.value_heads or key_heads

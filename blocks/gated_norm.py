@@ -13,6 +13,7 @@ Order = Literal["gate_norm", "norm_gate"]
 Scope = Literal["whole", "head", "group", "none"]
 
 NORM_EPS = 1e-5
+EPS_HELP = "ε of the output's RMSNorm; far above the mean square it meets, it keeps the branch shut"
 
 
 class GatedNorm(nn.Module):
@@ -24,11 +25,17 @@ class GatedNorm(nn.Module):
     """
 
     def __init__(
-        self, size: int, *, groups: int = 1, shared: bool = False, order: Order = "gate_norm"
+        self,
+        size: int,
+        *,
+        groups: int = 1,
+        shared: bool = False,
+        order: Order = "gate_norm",
+        eps: float = NORM_EPS,
     ) -> None:
         """Raises ValueError if `groups` does not divide `size`."""
         super().__init__()
-        self.groups, self.shared, self.order = groups, shared, order
+        self.groups, self.shared, self.order, self.eps = groups, shared, order, eps
         self.weight = None
         if groups:
             if size % groups:
@@ -49,7 +56,7 @@ class GatedNorm(nn.Module):
             from kernels.gated_norm.in_one import gate_norm  # needs triton
 
             assert self.weight is not None
-            return gate_norm(y, value, residual, gate, self.weight, NORM_EPS)
+            return gate_norm(y, value, residual, gate, self.weight, self.eps)
         if value is not None and residual is not None:
             y = y + residual.to(value.dtype) * value
         if self.weight is None:
@@ -57,7 +64,7 @@ class GatedNorm(nn.Module):
         if gate is not None and self.order == "gate_norm":
             y = y * F.silu(gate)
         weight = self.weight if self.shared else self.weight.unflatten(0, (self.groups, -1))
-        y = rms_norm(y.unflatten(-1, (self.groups, -1)), weight, NORM_EPS).flatten(-2)
+        y = rms_norm(y.unflatten(-1, (self.groups, -1)), weight, self.eps).flatten(-2)
         return y * F.silu(gate) if gate is not None and self.order == "norm_gate" else y
 
     def _in_one_kernel(self, y: Tensor, gate: Tensor, *others: Tensor | None) -> bool:

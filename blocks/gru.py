@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from blocks.gated_norm import EPS_HELP, NORM_EPS
 from blocks.options import option
 from blocks.vector_recurrence import VectorRecurrence, WeightStart
 from kernels.m2rnn.reference import Clip
@@ -35,6 +36,7 @@ class GRU(VectorRecurrence):
             "add b to the input of f, b ~ U(low, high), to start slow; none (published): no b",
         )
         weight_decay: bool = option(False, "whether decay pulls on W, W_f and W_r (published: no)")
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         clip: Clip = option(
             "carry",
             "what of dL/dh is clamped to [-1, 1] each step: carry, the part from later steps; sum, "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from blocks.gated_norm import EPS_HELP, NORM_EPS
 from blocks.options import option
 from blocks.vector_recurrence import VectorRecurrence, WeightStart
 from kernels.m2rnn.reference import Clip
@@ -37,6 +38,7 @@ class LSTM(VectorRecurrence):
             "add b to the input of f, b ~ U(low, high), so that f starts slow; none: no b",
         )
         weight_decay: bool = option(False, "whether decay pulls on W and the gates' weights")
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         clip: Clip = option(
             "carry",
             "what of dL/dh is clamped to [-1, 1] each step: carry, the part from later steps; sum, "

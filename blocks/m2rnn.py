@@ -11,7 +11,7 @@ from blocks.base import Cost, Drives, SequenceMixer, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, prefixed
 from blocks.forget_gate import BIAS_RANGE, ForgetGate, Gate
-from blocks.gated_norm import NORM_EPS, GatedNorm, Order, Scope
+from blocks.gated_norm import EPS_HELP, NORM_EPS, GatedNorm, Order, Scope
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops, narrow_projection
 from blocks.options import option, require_not_negative, require_positive, require_range
@@ -68,6 +68,7 @@ class M2RNN(SequenceMixer):
             "whole", "what the RMSNorm's mean square spans: all N V, a head, a group, or no norm"
         )
         norm_groups: int = option(1, "groups of heads for norm: group")
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         gate: Gate = option(
             "softplus_decay",
             "f_t: softplus_decay exp(-exp(A) softplus(a_t + dt));  sigmoid σ(a_t + b);  constant "
@@ -133,12 +134,14 @@ class M2RNN(SequenceMixer):
         )  # fmt: skip
         self.residual = nn.Parameter(torch.empty(self.heads, V)) if o.value_residual else None
         groups = {"whole": 1, "head": self.heads, "group": o.norm_groups, "none": 0}[o.norm]
-        self.norm = GatedNorm(size, groups=groups, order=o.order)
+        self.norm = GatedNorm(size, groups=groups, order=o.order, eps=o.norm_eps)
         self.output = Linear(size, width)
 
     @classmethod
     def complete(cls, options: Options, *, width: int) -> Options:
-        require_positive(options, "key_dim", "value_dim", "norm_groups", "gate_floor", *HEADS)
+        require_positive(
+            options, "key_dim", "value_dim", "norm_groups", "gate_floor", "norm_eps", *HEADS
+        )
         require_not_negative(options, "convolution", "weight_std")
         require_range(options, "gate_rate", least=0)
         require_range(options, "gate_step", least=1e-12)

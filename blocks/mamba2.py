@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from blocks.base import Cost, Drives, State
 from blocks.convolution import ShortConvolution
 from blocks.decay_gate import A_RANGE, DT_FLOOR, DT_RANGE, SoftplusDecay, prefixed
-from blocks.gated_norm import GatedNorm, Order
+from blocks.gated_norm import EPS_HELP, NORM_EPS, GatedNorm, Order
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.linear_state import Inputs, LinearState
@@ -40,6 +40,7 @@ class Mamba2(LinearState):
         order: Order = option(
             "gate_norm", "gate_norm: RMS(y ⊙ SiLU(g)) (published);  norm_gate: RMS(y) ⊙ SiLU(g)"
         )
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         rate: tuple[float, float] = option(A_RANGE, "start of A ~ U(low, high)")
         step: tuple[float, float] = option(
             DT_RANGE, "start of softplus(dt_bias), log-uniform on the range"
@@ -59,12 +60,12 @@ class Mamba2(LinearState):
         )
         self.decay = SoftplusDecay(o.heads, rate=o.rate, step=o.step, floor=o.floor)
         self.residual = nn.Parameter(torch.empty(o.heads))
-        self.norm = GatedNorm(self.size, order=o.order)
+        self.norm = GatedNorm(self.size, order=o.order, eps=o.norm_eps)
         self.output = Linear(self.size, width)
 
     @classmethod
     def complete(cls, options: Options, *, width: int) -> Options:
-        require_positive(options, "head_dim", "heads", "state_dim", "groups", "floor")
+        require_positive(options, "head_dim", "heads", "state_dim", "groups", "floor", "norm_eps")
         require_not_negative(options, "convolution")
         require_range(options, "rate", least=0)
         require_range(options, "step", least=1e-12)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from blocks.gated_norm import EPS_HELP, NORM_EPS
 from blocks.options import option
 from blocks.vector_recurrence import VectorRecurrence, WeightStart
 from kernels.m2rnn.reference import Clip
@@ -28,6 +29,7 @@ class RNN(VectorRecurrence):
         )
         weight_std: float = option(0.02, "standard deviation of a normal start")
         weight_decay: bool = option(False, "whether decay pulls on W (published: no)")
+        norm_eps: float = option(NORM_EPS, EPS_HELP)
         clip: Clip = option(
             "carry",
             "what of dL/dh is clamped to [-1, 1] each step: carry, the part from later steps; sum, "

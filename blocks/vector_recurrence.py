@@ -47,7 +47,7 @@ class VectorRecurrence(SequenceMixer):
         for gate in self.gates:
             self.register_parameter(f"{gate}_weight", nn.Parameter(torch.empty(shape)))
         self.gate_bias = nn.Parameter(torch.empty(self.size)) if self._has_bias else None
-        self.norm = GatedNorm(self.size)
+        self.norm = GatedNorm(self.size, eps=o.norm_eps)
         self.output = Linear(self.size, width)
 
     def gate_weight(self, gate: str) -> Tensor:
@@ -60,7 +60,7 @@ class VectorRecurrence(SequenceMixer):
 
     @classmethod
     def complete(cls, options: Any, *, width: int) -> Any:
-        require_positive(options, "head_dim", "heads")
+        require_positive(options, "head_dim", "heads", "norm_eps")
         require_not_negative(options, "convolution", "weight_std")
         if cls.biased:
             require_range(options, "gate_bias")

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from blocks.contract import Case
 from blocks.gated_norm import NORM_EPS, GatedNorm
+from blocks.initialisation import named_generator
 from kernels.m2rnn import m2rnn_scan
 from kernels.rnn import rnn_scan
 
@@ -265,3 +266,22 @@ def test_decay_pulls_on_what_the_paper_says():
     assert decayed["m2rnn"] == projections | {"state_weight.weight"}
     assert decayed["gru"] == decayed["rnn"] == decayed["mamba2"] == projections
     assert decayed["gated_deltanet"] == projections | {"gates.weight"}
+
+
+@pytest.mark.parametrize("kind", ["gdn", "mamba2", "m2rnn", "rnn", "gru", "lstm"])
+def test_the_norm_s_epsilon_decides_how_far_a_branch_stands_open_at_its_start(kind):
+    """What the norm meets at the published start is far below 1e-5: only a small ε lets it out."""
+
+    def after_the_norm(**options):
+        case = Case(kind=kind, width=256, options=options)
+        layer, seen = case.build().double(), []
+        for name, declared in layer.declared_parameters().items():
+            parameter = layer.get_parameter(name)
+            generator = named_generator(0, name, parameter.shape)
+            parameter.data.copy_(declared.start.sample(parameter.shape, generator))
+        layer.norm.register_forward_hook(lambda module, args, output: seen.append(output))
+        layer(case.inputs())
+        return seen[0].square().mean().sqrt().item()
+
+    assert after_the_norm(norm_eps=1e-30) == pytest.approx(1, rel=1e-3)
+    assert after_the_norm() == after_the_norm(norm_eps=1e-5) < 0.6
