@@ -3,32 +3,33 @@
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from arch_search.errors import UsageError
 from arch_search.scheduling.session import set_authentication
+from arch_search.scheduling.source_folder import EXCLUDED, source_folder
 
-LEFT_OUT = [".git", ".venv", "tests", "docs", "**/__pycache__", "*.egg-info", "mlruns", "mlflow.db"]
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
-def send(address: str, name: str, arguments: list[str]) -> str:
+def send(address: str, name: str, arguments: list[str], modules: Iterable[str]) -> str:
     """Submit the driver; returns the job's id. One job at a time for each experiment.
 
+    Args:
+        modules: where the experiment's blocks and tasks stand; those from outside are sent along.
     Raises:
-        UsageError: the cluster does not answer, wants another token, or runs this job already.
+        UsageError: the cluster does not answer, wants another token, or runs this job already; or
+            the source cannot be sent.
     """
-    folder = _repository()
     entry = ["python", "-m", "arch_search.scheduling.driver", *arguments]
-    with _explained(address):
+    with source_folder(modules) as folder, _explained(address):
         client = _client(address)
         number = _next_number(client, address, name)
         return client.submit_job(
             entrypoint=shlex.join(entry),
             submission_id=f"{name}-{number}",  # a second sender of the same job is refused
-            runtime_env={"working_dir": str(folder), "excludes": LEFT_OUT},
+            runtime_env={"working_dir": str(folder), "excludes": EXCLUDED},
             entrypoint_num_cpus=0,
             metadata={"experiment": name},
         )
@@ -64,17 +65,6 @@ def _next_number(client: Any, address: str, name: str) -> int:
             raise UsageError(f"{name} is running already on {address}, as job {job.submission_id}")
         last = max(last, int(found[1]) if found else 0)
     return last + 1
-
-
-def _repository() -> Path:
-    """The checkout that this code runs from: what the cluster's workers will run, too."""
-    folder = Path(__file__).resolve().parents[2]
-    if not (folder / "pyproject.toml").exists():
-        raise UsageError(
-            f"{folder} is not a checkout of the repository, so its code cannot be sent to a "
-            "cluster; install with 'pip install -e .'"
-        )
-    return folder
 
 
 @contextlib.contextmanager

@@ -65,20 +65,22 @@ def launch(
     arguments = ["--root", str(root.path), "--name", name, "--execute", execute]
     arguments += ["--limit", str(limit)]
     if address is not None and address.startswith(("http://", "https://")):
-        return _send(folder, address, [*arguments, "--address", "auto"])
+        return _send(folder, address, [*arguments, "--address", "auto"], plan)
     return Launched(pid=_detach(folder, [*arguments, "--address", address or "local"]))
 
 
-def _send(folder: ExperimentFolder, address: str, arguments: list[str]) -> Launched:
+def _send(folder: ExperimentFolder, address: str, arguments: list[str], plan: Plan) -> Launched:
     """Send the driver as a job; driver.json says so until that driver writes its own."""
     from arch_search.scheduling.jobs import send
+    from arch_search.sources import modules_of  # imports torch, which a driver here does without
 
+    modules = modules_of(plan)
     before = folder.read("driver.json")
     folder.write(
         "driver.json", {"state": "SUBMITTED", "reason": f"as a job to {hide_secrets(address)}"}
     )
     try:
-        return Launched(job=send(address, folder.name, arguments), address=address)
+        return Launched(job=send(address, folder.name, arguments, modules), address=address)
     except UsageError:
         folder.write("driver.json", before)
         raise

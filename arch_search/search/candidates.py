@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from arch_search.errors import UsageError
-from arch_search.experiment import ExperimentFile, validate
+from arch_search.experiment import ExperimentFile, nearest, validate
 from arch_search.hold import hold_model
 from arch_search.model import ModelCounts, count_model
-from arch_search.pattern import format_pattern
+from arch_search.pattern import format_pattern, parse_pattern
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.resolve import NamedModel, change_layer, name_model
 from arch_search.search.space import Draw, Rejected, Space
@@ -88,6 +88,10 @@ class Candidates:
     def kind_of(self, name: str) -> str:
         """The registry's kind of a block that the space names."""
         return name_model(self.file).kind_of(name)
+
+    def kinds(self) -> set[str]:
+        """Every block, by its kind, that a trial may have."""
+        return {self.kind_of(name) for name in block_names(self.file)}
 
     def code(self, model: ModelSpec) -> str:
         """The hash of the source that a model is trained with."""
@@ -167,3 +171,23 @@ def _differing(model: ModelSpec, base: ModelSpec) -> list[int]:
         return list(range(len(model.layers)))
     pairs = zip(model.layers, base.layers, strict=True)
     return [i for i, (ours, theirs) in enumerate(pairs) if ours != theirs]
+
+
+def block_names(file: ExperimentFile) -> list[str]:
+    """Every block name that the space may put into a layer."""
+    assert file.sweep is not None
+    layout = file.sweep.space.layout
+    names = [*layout.slots, *layout.counts, *([layout.fill] if layout.fill else [])]
+    if layout.pattern is not None:
+        try:
+            pattern = parse_pattern(layout.pattern)
+        except ValueError as error:
+            raise UsageError(f"sweep.space.layout.pattern: {error}") from None
+        if unused := [name for name in layout.where if name not in pattern]:
+            raise UsageError(
+                f"sweep.space.layout.where: {unused[0]!r} stands nowhere in the pattern; "
+                f"{nearest(unused[0], sorted(set(pattern)))}"
+            )
+        names += [name for name in pattern if name not in layout.where]
+        names += [name for choices in layout.where.values() for name in choices]
+    return list(dict.fromkeys(names))

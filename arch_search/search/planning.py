@@ -11,12 +11,11 @@ from arch_search.errors import UsageError
 from arch_search.experiment import ArmsFile, ExperimentFile, nearest
 from arch_search.hold import check_holds
 from arch_search.metric_names import direction
-from arch_search.pattern import parse_pattern
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.planned_arms import resolve_arms
 from arch_search.resolve import NamedModel, name_model
 from arch_search.run_settings import EvaluationSpec
-from arch_search.search.candidates import Candidates
+from arch_search.search.candidates import Candidates, block_names
 from arch_search.search.proposals import sampler_factory
 from arch_search.search.rungs import rung_run
 from arch_search.search.space import Draw, Endless, Rejected, Space
@@ -101,7 +100,7 @@ def _version(file: ExperimentFile, base: ArmSpec, codes: Sequence[str]) -> str:
 
 
 def _codes(file: ExperimentFile, named: NamedModel) -> list[str]:
-    kinds = {named.kind_of(name) for name in _names(file)}
+    kinds = {named.kind_of(name) for name in block_names(file)}
     return [run_code(kinds, resolved_task(file.data.task) if file.data.task else None)]
 
 
@@ -123,31 +122,11 @@ def _check_file(file: ExperimentFile) -> None:
         raise UsageError("data.vocabulary is for plans that are only read; a sweep needs its data")
 
 
-def _names(file: ExperimentFile) -> list[str]:
-    """Every block name that the space may put into a layer."""
-    assert file.sweep is not None
-    layout = file.sweep.space.layout
-    names = [*layout.slots, *layout.counts, *([layout.fill] if layout.fill else [])]
-    if layout.pattern is not None:
-        try:
-            pattern = parse_pattern(layout.pattern)
-        except ValueError as error:
-            raise UsageError(f"sweep.space.layout.pattern: {error}") from None
-        if unused := [name for name in layout.where if name not in pattern]:
-            raise UsageError(
-                f"sweep.space.layout.where: {unused[0]!r} stands nowhere in the pattern; "
-                f"{nearest(unused[0], sorted(set(pattern)))}"
-            )
-        names += [name for name in pattern if name not in layout.where]
-        names += [name for choices in layout.where.values() for name in choices]
-    return list(dict.fromkeys(names))
-
-
 def _check_names(file: ExperimentFile) -> NamedModel:
     assert file.sweep is not None
     named = name_model(file)
     layout = file.sweep.space.layout
-    for name in _names(file):
+    for name in block_names(file):
         try:
             named.kind_of(name)
         except UsageError as error:
@@ -162,7 +141,7 @@ def _check_names(file: ExperimentFile) -> NamedModel:
 def _check_options(file: ExperimentFile, named: NamedModel) -> None:
     """Every option exists, and each of its values can be built."""
     assert file.sweep is not None
-    names = _names(file)
+    names = block_names(file)
     for block, options in file.sweep.space.options.items():
         if block not in names:
             raise UsageError(

@@ -17,9 +17,11 @@ from plans import environment, make_plan, wait_for, write
 from ray._private.authentication_test_utils import reset_auth_token_state
 
 from arch_search.errors import UsageError
+from arch_search.planning import make_plan as make_plan_of_file
 from arch_search.progress import read_status
 from arch_search.scheduling.jobs import ended, log
 from arch_search.scheduling.launch import launch
+from arch_search.scheduling.source_folder import SENT, source_folder
 from arch_search.storage import Root
 
 pytestmark = pytest.mark.services
@@ -118,6 +120,61 @@ def test_an_experiment_runs_as_a_job(new_root: Callable[[str], Root], authorised
     written = [p for p in root.path.rglob("*") if p.is_file() and token.encode() in p.read_bytes()]
     assert not written
     assert token not in log(authorised.address, sent.job)
+
+
+FILE = """
+defaults: [task]
+name: outside
+model: {pattern: my_package.my_file:Mine, width: 8, mlp: {width: 8}, tie_embeddings: false}
+baseline: {}
+data: {task: {state_tracking: {group: Z2}}, sequence_length: 8, batch: 4}
+train: {tokens: 64}
+seeds: 1
+log: {checkpoint_every: 2, validate_every: 2, validation_tokens: 64}
+evaluate: [{task: {items: 8}}]
+"""
+
+
+@pytest.fixture
+def own_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with the block of the documentation, importable here and not on the cluster."""
+    folder = tmp_path / "mine" / "my_package"
+    folder.mkdir(parents=True)
+    text = (Path(__file__).parents[2] / "docs" / "adding-a-block.md").read_text()
+    (folder / "leaky.py").write_text(text.split("```python\n")[1].split("```")[0])
+    (folder / "my_file.py").write_text(
+        "from pathlib import Path\n\nfrom my_package.leaky import LeakyAverage\n\n\n"
+        "class Mine(LeakyAverage):\n    summary = Path(__file__).with_name('words').read_text()\n"
+    )
+    (folder / "words").write_text("beside it")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    return folder
+
+
+def test_a_block_from_outside_goes_along_with_the_job(
+    tmp_path: Path, new_root: Callable[[str], Root], authorised: Cluster, own_block: Path
+) -> None:
+    root, file = new_root("root"), tmp_path / "outside.yaml"
+    file.write_text(FILE)
+    plan = make_plan_of_file(file, root)
+    write(root, plan)
+    sent = launch(root, "outside", address=authorised.address)
+    wait_for(lambda: ended(authorised.address, sent.job), 90)
+    said = log(authorised.address, sent.job)
+    assert ended(authorised.address, sent.job).startswith("SUCCEEDED"), said
+    assert read_status(root, "outside").count("FINISHED") == 1
+
+
+def test_what_a_job_takes_along(own_block: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package, linked whole; what pip installed is on the cluster, or is not to be sent."""
+    with source_folder(["my_package.my_file", "blocks.gru", "yaml"]) as folder:
+        names = {path.name for path in folder.iterdir()}
+        assert (folder / "my_package" / "words").read_text() == "beside it"
+    assert names == {*SENT, "my_package"}
+    assert not folder.exists()
+    monkeypatch.setattr("arch_search.scheduling.source_folder.LARGEST_BYTES", 100)
+    with pytest.raises(UsageError, match="my_package holds more than 0 MiB"):
+        source_folder(["my_package.my_file"]).__enter__()
 
 
 def test_a_wrong_token_and_a_dead_address_are_one_line(
