@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep_plan
+from arch_search.errors import UsageError
 from arch_search.expected_cost import cost_sentences, expected_cost
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.storage import Root
@@ -27,6 +29,10 @@ OverridesArgument = Annotated[
 def plan(
     file: FileArgument,
     overrides: OverridesArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", help="A folder for the same as Markdown, with two figures."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Arms, runs, sizes, disk and time, and what looks confounded. Runs nothing."""
@@ -34,11 +40,26 @@ def plan(
 
     root = Root().make()
     made = make_plan(file, root, overrides or [])
+    written = [] if output is None else _write(made, root, output)
     if as_json:
         cost = asdict(expected_cost(made, root))
         print(json.dumps({**asdict(made), "estimate": cost}, indent=1))
     else:
         show(made, root, screen())
+        for path in written:
+            print(path)
+
+
+def _write(made: Plan, root: Root, folder: Path) -> list[Path]:
+    """The plan as files, by what registered itself for it: commands never import dashboards."""
+    (entry,) = entry_points(group="arch_search.pictures", name="plan")
+    try:
+        return entry.load()(made, root, folder)
+    except OSError as error:
+        raise UsageError(
+            f"the plan cannot be written to {folder} ({error.strerror}); choose another folder "
+            "with --output"
+        ) from None
 
 
 def show(plan: Plan, root: Root, console: Console) -> None:

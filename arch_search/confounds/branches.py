@@ -9,6 +9,7 @@ import torch
 
 from arch_search.confounds.derived import ArmFacts, compared_kinds
 from arch_search.plan_spec import FindingSpec
+from arch_search.spec import LayerSpec, ModelSpec
 from arch_search.wording import listed
 from blocks.initialisation import named_generator
 from blocks.registry import build, resolve_options
@@ -25,8 +26,7 @@ def unequal_branches(facts: Sequence[ArmFacts]) -> Iterator[FindingSpec]:
             (f.arm.model, layer) for f in facts for layer in f.arm.model.layers
             if layer.kind == kind
         )  # fmt: skip
-        options = json.dumps(layer.options, sort_keys=True)
-        scales[kind] = _scale(kind, options, model.width, len(model.layers))
+        scales[kind] = branch_scale(layer, model)
     if len(scales) > 1 and max(scales.values()) > RATIO * min(scales.values()):
         ordered = sorted(scales, key=lambda kind: -scales[kind])
         shown = listed([f"{scales[kind]:.2g} ({kind})" for kind in ordered], shown=8)
@@ -35,6 +35,12 @@ def unequal_branches(facts: Sequence[ArmFacts]) -> Iterator[FindingSpec]:
             f"{scales[ordered[0]] / scales[ordered[-1]]:,.1f}"
         )
         yield FindingSpec(level="residue", subject="branch scale", text=text)
+
+
+def branch_scale(layer: LayerSpec, model: ModelSpec) -> float:
+    """The root mean square of what the layer's mixer adds, at its start, for unit inputs."""
+    options = json.dumps(layer.options, sort_keys=True)
+    return _scale(layer.kind, options, model.width, len(model.layers))
 
 
 @lru_cache(maxsize=256)

@@ -48,6 +48,14 @@ def aliased_layouts(arms: Sequence[ArmSpec]) -> Iterator[FindingSpec]:
         )
 
 
+def placed_cells(arms: Sequence[ArmSpec]) -> dict[str, list[dict[str, int | str]]]:
+    """Count and position as read off written-out layouts, by 'guest among host layers'."""
+    return {
+        f"{guest} among {host} layers": _cells(placed)
+        for (guest, host), placed in _families(arms).items()
+    }
+
+
 def _families(arms: Sequence[ArmSpec]) -> dict[tuple[str, str], list[_Placed]]:
     explicit = [arm for arm in arms if "arm" in arm.factors or arm.is_baseline]
     if not any("arm" in arm.factors for arm in explicit):
