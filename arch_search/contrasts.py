@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from arch_search.chains import chain_contrasts
 from arch_search.errors import UsageError
 from arch_search.experiment import ContrastFile, nearest
 from arch_search.factors import (
@@ -29,7 +30,7 @@ from arch_search.factors import (
 )
 from arch_search.plan_spec import ArmSpec, ContrastSpec
 
-FORMS = ("levels", "linear", "interaction", "of")
+FORMS = ("levels", "linear", "interaction", "chain", "of")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,12 +87,16 @@ def _resolve(
     file = ContrastFile(levels=given) if isinstance(given, str) else given
     forms = [form for form in FORMS if getattr(file, form) is not None]
     if len(forms) != 1 or (file.minus is None) != (file.of is None):
+        minus = ["minus"] if file.minus is not None else []
         raise UsageError(
-            f"contrasts.{family}: give one of levels, linear, interaction, or of with minus; "
-            f"got {', '.join([*forms, 'minus'][: len(forms) + (file.minus is not None)]) or 'none'}"
+            f"contrasts.{family}: give one of {', '.join(FORMS)} with minus; "
+            f"got {', '.join([*forms, *minus]) or 'none'}"
         )
     if file.of is not None:
         yield _selections(family, file, arms)
+        return
+    if file.chain is not None:
+        yield from chain_contrasts(family, file.chain, [arm.name for arm in arms])
         return
     design = _design(family, file.within, arms, asked)
     match forms[0]:

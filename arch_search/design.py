@@ -154,8 +154,13 @@ def _arm_of_cell(
 def _control_cell(
     name: str, cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]
 ) -> dict[str, Any]:
-    """A control may leave the factors' levels; what it does not name is the first level."""
+    """A control may leave the factors' levels; what it does not name is the first level.
+
+    A block that is none of `with` may lack the varied options: of those it has what it names.
+    """
     first = {axis: values[0] for axis, values in levels.items() if values}
+    if cell.get("with", first["with"]) not in levels["with"]:
+        first = {axis: level for axis, level in first.items() if axis in ("with", *PLACES)}
     if "at" in cell:
         first = {axis: level for axis, level in first.items() if axis not in PLACES}
     filled = {**first, **cell}

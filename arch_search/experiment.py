@@ -161,16 +161,18 @@ class HoldFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContrastFile:
-    """A question to the arms; give one of levels, linear, interaction, or `of` with `minus`.
+    """A question to the arms; give one of levels, linear, interaction, chain, or `of` with `minus`.
 
     levels: each level of a factor minus each before it.   linear: the slope over its numbers.
     interaction: how one factor's effect changes with another's.   of, minus: the mean of the arms
     at some levels minus that of others, or of 'baseline'.   within: only these levels, for all.
+    chain: names of arms, each minus the one before it and the last minus the first: a waterfall.
     """
 
     levels: str | None = None
     linear: str | None = None
     interaction: tuple[str, str] | None = None
+    chain: tuple[str, ...] | None = None
     of: str | dict[str, Any] | None = None
     minus: str | dict[str, Any] | None = None
     within: dict[str, Any] = field(default_factory=dict)

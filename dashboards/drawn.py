@@ -17,6 +17,7 @@ from arch_search.throughput.record import read_record
 from dashboards import depth, evidence, figures, throughput
 from dashboards.rows import SPEED
 from dashboards.task_figures import draw_tasks
+from dashboards.waterfall import waterfall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +59,7 @@ def _of_the_model(
     experiment: Experiment, comparison: Comparison, values: pd.DataFrame, fit: Fit
 ) -> dict[str, alt.TopLevelMixin | None]:
     return {
+        "waterfall": waterfall(experiment, comparison),
         "contrasts": evidence.contrasts(comparison),
         "differences": figures.forest(experiment, comparison, values),
         "interactions": evidence.interactions(experiment, fit, comparison),
@@ -123,6 +125,9 @@ CAPTIONS = {
     "layouts": "Which block stands where.",
     "contrasts": "Point: the contrast's estimate. Line: 95 % interval that holds for all declared "
     "contrasts at once. Grey: values that this experiment would miss more than one time in five.",
+    "waterfall": "From the first arm of the declared chain to the last. Bar: what a step changes, "
+    "with its share of the whole. Line: 95 % interval of the step that holds for all declared "
+    "contrasts at once. Grey bars are not resolved. What a step is worth depends on its place.",
     "differences": "Point: difference to the baseline. Line: 95 % interval that holds for all arms "
     "at once. Ticks: single seeds, each against the baseline's run of the same seed. Grey: "
     "differences that this experiment would miss more than one time in five. Dashed: the smallest "

@@ -70,6 +70,27 @@ def test_contrasts_interactions_and_published_numbers_are_shown(root):
     assert "count x position" in drawn
 
 
+def test_a_chain_is_drawn_as_a_waterfall_whose_steps_add_up(planted):
+    root = planted()
+    folder = root.experiment("planted")
+    plan = folder.plan()
+    names = ("baseline", "m2rnn-1-last", "m2rnn-1-first", "m2rnn-2-spread")
+    asked = resolve_contrasts({"steps": ContrastFile(chain=names)}, plan.arms)
+    folder.write_plan(replace(plan, contrasts=asked))
+    report = make_report(read_experiment("planted", root))
+    drawn = re.sub(r"<[^>]+>", " ", report.figures["waterfall"].svg)
+    shares = [int(share.replace("−", "-")) for share in re.findall(r"\((.?\d+) %\)", drawn)]
+    assert len(shares) == 3
+    assert sum(shares) == pytest.approx(100, abs=2)
+    *steps, whole = [c.value for c in report.comparison.contrasts if c.value is not None]
+    assert sum(steps) == pytest.approx(whole)
+    means = {arm.arm: arm.mean for arm in report.comparison.arms}
+    assert f"{means['baseline']:.4f}" in drawn
+    assert f"{means['m2rnn-2-spread']:.4f}" in drawn
+    assert "![waterfall](waterfall.svg)" in to_markdown(report)
+    assert report.figures["waterfall"].caption in to_html(report)
+
+
 def test_a_regression_is_flagged_though_the_primary_metric_is_better(planted):
     root = planted()
     for run in read_experiment("planted", root).runs:

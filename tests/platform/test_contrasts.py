@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from arch_search.chains import declared_chains
 from arch_search.contrasts import resolve_contrasts
 from arch_search.errors import UsageError
 from arch_search.experiment import ContrastFile
@@ -105,6 +106,19 @@ def test_arms_are_set_against_arms_and_against_the_baseline():
     assert any_.text == "m2rnn or mamba2, count 1 minus baseline"
 
 
+def test_a_chain_gives_each_step_and_the_whole():
+    names = ("baseline", "m2rnn-1-first", "m2rnn-2-first", "m2rnn-4-first")
+    found = resolve_contrasts({"steps": ContrastFile(chain=names), "placebo": "with"}, FULL)
+    assert [c.weights for c in found[:-1]] == [
+        {"m2rnn-1-first": 1, "baseline": -1},
+        {"m2rnn-2-first": 1, "m2rnn-1-first": -1},
+        {"m2rnn-4-first": 1, "m2rnn-2-first": -1},
+        {"m2rnn-4-first": 1, "baseline": -1},
+    ]
+    assert declared_chains(found) == {"steps": (names, tuple(c.name for c in found[:-1]))}
+    assert declared_chains(found[:3]) == {}
+
+
 def test_controls_enter_no_average():
     aa = arm("aa", {"control": "aa"}, is_control=True)
     with_, without = (resolve_contrasts({"p": "with"}, arms) for arms in ([*FULL, aa], FULL))
@@ -142,6 +156,9 @@ def test_a_part_of_the_combinations_rests_on_effects_adding_up_and_says_so():
         ({"a": ContrastFile(of="baseline", minus="baseline")}, "are the same arms"),
         ({"a": ContrastFile(levels="with", within={"with": "m2rnn"})}, "has one level here"),
         ({"a": ContrastFile(levels="count", within={"count": 1, "with": "gru"})}, "no level gru"),
+        ({"a": ContrastFile(chain=("baseline", "m2rnn-1-firs", "m2rnn-1-last"))}, "did you mean"),
+        ({"a": ContrastFile(chain=("baseline", "m2rnn-1-last"))}, "three arms or more"),
+        ({"a": ContrastFile(chain=("baseline", "m2rnn-1-last", "baseline"))}, "each once"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(declared, says):

@@ -143,3 +143,15 @@ def test_axes_that_do_not_fit_are_refused_with_the_reason(arms, says):
 def test_an_experiment_without_any_arm_is_refused():
     with pytest.raises(UsageError, match="no arm"):
         arms_of(baseline=False)
+
+
+def test_a_control_of_another_block_takes_the_place_but_not_the_options_that_vary():
+    arms = arms_of(
+        replace="gdn",
+        with_=("m2rnn",),
+        at=(2, 6),
+        vary={"nonlinearity": ["tanh", "identity"]},
+        controls={"gru": {"with": "gru"}, "late": {"at": [14]}},
+    )
+    found = {arm.name: (arm.replaced, arm.options) for arm in arms if arm.is_control}
+    assert found == {"gru": ((2, 6), {}), "late": ((14,), {"nonlinearity": "tanh"})}
