@@ -82,7 +82,13 @@ def unequal_options(file: ExperimentFile, arms: Sequence[ArmSpec]) -> Iterator[F
     if len(written) < len(arms) or all(arm.is_baseline for arm in written):
         written = [arm for arm in written if not arm.is_baseline]
     named = {name.rpartition(".")[2] for name in file.arms.factors}
-    found = [found for found in _unequal_options(written) if found[1] not in named]
+    unequal = list(_unequal_options(written))
+    declared = [(kind, values) for kind, option, values in unequal if option in named]
+    found = [
+        (kind, option, values)
+        for kind, option, values in unequal
+        if option not in named and (kind, values) not in declared  # heads that follow other heads
+    ]
     if len(found) == 1 and not _layouts_differ(arms) and not _unequal_names(arms):
         return  # a lone difference is the factor
     for kind, option, values in found:

@@ -226,6 +226,10 @@ CLEAN = {
     "declared sequence length": factor(
         "one", {"data": {"sequence_length": 64}}, "data.sequence_length"),
     "declared batch": factor("one", {"data": {"batch": 16}}, "data.batch"),
+    "heads that follow declared heads": {**changed(factor(
+        "one", {"model": {"blocks": {"m2rnn": {"value_heads": 5}}}},
+        "model.blocks.m2rnn.value_heads"), "model/pattern", "m2rnn*2"),
+        "report_residue": ["parameters", "state"]},
     "held state": {
         **changed(AXES, "model/blocks/m2rnn", {**M2RNN, "key_dim": 32}),
         "hold": [{"state": "2%", "by": "replaced.key_dim"}]},
