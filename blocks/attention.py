@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from blocks.base import Cost, SequenceMixer, State
 from blocks.initialisation import Parameter
 from blocks.linear import Linear, linear_flops
 from blocks.options import option, require_not_negative, require_positive
+from kernels.attention import causal_attention, flex_is_asked_for
 
 
 class Attention(SequenceMixer):
@@ -61,7 +61,7 @@ class Attention(SequenceMixer):
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
         o, (B, T, _) = self.options, x.shape
-        whole = state is None and reset is None and not o.window
+        plain = state is None and reset is None and not o.window
         if state is None:
             state = self.initial_state(B, device=x.device, dtype=x.dtype)
         q, k, v = self.input(x).split([self.query_size, self.key_size, self.key_size], dim=-1)
@@ -72,30 +72,24 @@ class Attention(SequenceMixer):
         keys = torch.cat([state["key"].to(k_BTNK.dtype), k_BTNK], dim=1)
         values = torch.cat([state["value"].to(v_BTNK.dtype), v_BTNK], dim=1)
         start = _document_starts(position, state["start"], reset)
-        mask = None if whole else self._mask(position, start, keys.shape[1])
-        y = F.scaled_dot_product_attention(
-            q_BTNK.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2),
-            attn_mask=mask, is_causal=whole, enable_gqa=o.heads != o.key_heads,
-        )  # fmt: skip
+        if plain and not flex_is_asked_for():
+            y = causal_attention(q_BTNK, keys, values)
+        else:
+            begins = reset is not None or keys.shape[1] > T
+            first = start - position[:, -1:] + keys.shape[1] - 1 if begins else None
+            y = self._attend_masked(q_BTNK, keys, values, first)
         kept = slice(max(keys.shape[1] - o.window + 1, 0), None) if o.window else slice(None)
         after = {
             "key": keys[:, kept], "value": values[:, kept],
             "position": state["position"] + T, "start": start[:, -1],
         }  # fmt: skip
-        return self.output(y.transpose(1, 2).flatten(2)), after
+        return self.output(y.flatten(2)), after
 
-    def _mask(self, position: Tensor, start: Tensor, keys: int) -> Tensor:
-        """(B, 1, T, keys) bool: which keys each query sees. The last key stands at the last query.
+    def _attend_masked(self, q: Tensor, k: Tensor, v: Tensor, first: Tensor | None) -> Tensor:
+        return causal_attention(q, k, v, first=first, window=self.options.window)
 
-        Args:
-            position: (B, T) of the queries.   start: (B, T), where each one's document began.
-        """
-        key_position = position[:, -1:] + torch.arange(1 - keys, 1, device=position.device)
-        key_position, position = key_position[:, None], position[:, :, None]
-        seen = (key_position <= position) & (key_position >= start[:, :, None])
-        if self.options.window:
-            seen &= key_position > position - self.options.window
-        return seen[:, None]
+    def uncompiled(self) -> tuple[str, ...]:
+        return ("_attend_masked",)  # which may compile a kernel for its mask
 
     def initial_state(
         self, batch: int, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32

@@ -12,6 +12,7 @@ from typing import Any
 from kernels.errors import BackendUnavailable
 
 BACKENDS: dict[str, tuple[str, ...]] = {
+    "attention": ("sdpa", "flex"),
     "convolution": ("torch", "fla"),
     "cross_entropy": ("full", "chunked", "triton"),
     "gated_delta": ("loop", "chunked", "fla"),

@@ -24,11 +24,11 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "chunked": (ANYWHERE, "everything, in chunks of time"),
     "full": (ANYWHERE, "everything, with all logits in memory"),
     "sdpa": (ANYWHERE, "everything, by torch's scaled_dot_product_attention"),
+    "flex": ("NVIDIA GPU, by torch's FlexAttention", "training whole rows, as its probe allows"),
     "triton": (NVIDIA, "everything"),
     "fla": ("NVIDIA GPU, with flash-linear-attention installed", "what its probe finds right"),
     "mamba_ssm": ("NVIDIA GPU, with mamba-ssm installed", "what its probe finds right"),
 }
-_NO_CHOICE = {"attention": ("sdpa",)}  # torch chooses
 _CELL = (
     "bfloat16 with head size 16 (rnn: 32 too): one warp for a head and 16 sequences; a plainer "
     "kernel for float32 and for head sizes to"
@@ -55,7 +55,7 @@ _TRITON: dict[str, tuple[tuple[str, str], ...]] = {
 def coverage(kernel: str) -> list[Coverage]:
     """A row for each backend of `kernel`, the reference first."""
     rows = []
-    for backend in BACKENDS.get(kernel) or _NO_CHOICE[kernel]:
+    for backend in BACKENDS[kernel]:
         runs_on, covers = _BY_NAME.get(backend, ("", ""))
         found = ((backend, covers),)
         if backend == "triton":

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.attention import causal_attention
 from kernels.backends import Signature
 from kernels.convolution import causal_convolution
 from kernels.cross_entropy import linear_cross_entropy
@@ -70,4 +71,26 @@ def test_convolution_and_loss_agree_with_torchs():
     grads = [torch.autograd.grad(loss, [x, head]) for loss in losses]
     assert (losses[0] - losses[1]).abs() < 1e-3 * losses[1]
     for a, b in zip(*grads, strict=True):
+        assert (a.float() - b.float()).norm() <= LIMIT * b.float().norm()
+
+
+@pytest.mark.parametrize("window", [0, 200])
+@pytest.mark.parametrize("documents", [False, True])
+def test_flex_attention_agrees_with_torchs(window, documents):
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = [(2, 900, 4, 64), (2, 900, 2, 64), (2, 900, 2, 64)]
+    given = [
+        torch.randn(s, generator=generator, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for s in shapes
+    ]
+    first = None
+    if documents:
+        place = torch.arange(900, device="cuda")
+        first = torch.stack([place - place % 70, torch.where(place < 401, 0, 401)])
+    found = []
+    for backend in ("flex", "sdpa"):
+        y = causal_attention(*given, first=first, window=window, backend=backend)
+        weight = torch.cos(torch.arange(y.numel(), device="cuda")).view(y.shape)
+        found.append([y, *torch.autograd.grad((y.float() * weight).sum(), given)])
+    for a, b in zip(*found, strict=True):
         assert (a.float() - b.float()).norm() <= LIMIT * b.float().norm()
