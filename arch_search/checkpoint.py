@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from arch_search.aliases import tied_names
 from arch_search.integrity import read_progress, write_progress
 
 WEIGHTS, MOMENTS = "model.safetensors", "optimiser.safetensors"
@@ -17,15 +18,17 @@ WEIGHTS, MOMENTS = "model.safetensors", "optimiser.safetensors"
 def save_checkpoint(
     folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Any
 ) -> None:
-    """Write a checkpoint into an empty folder."""
-    save_file(_contiguous(model.state_dict()), folder / WEIGHTS)
+    """Write a checkpoint into an empty folder. What is tied is written once."""
+    tied = tied_names(model)
+    weights = {name: value for name, value in model.state_dict().items() if name not in tied}
+    save_file(_apart(weights), folder / WEIGHTS)
     moments = {
         f"{name}/{key}": value
         for name, parameter in model.named_parameters()
         for key, value in optimiser.state[parameter].items()
         if isinstance(value, Tensor)
     }
-    save_file(_contiguous(moments), folder / MOMENTS)
+    save_file(_apart(moments), folder / MOMENTS)
     write_progress(folder, asdict(progress))
 
 
@@ -45,7 +48,11 @@ def load_checkpoint(
 
 def load_weights(folder: Path, model: nn.Module) -> None:
     """Put a checkpoint's weights into the model. Raises RuntimeError for weights of another one."""
-    model.load_state_dict(load_file(folder / WEIGHTS))
+    weights = load_file(folder / WEIGHTS)
+    for name, owner in tied_names(model).items():
+        if owner in weights:
+            weights[name] = weights[owner]
+    model.load_state_dict(weights)
 
 
 def _moments_by_parameter(
@@ -63,5 +70,10 @@ def _is_fused(optimiser: torch.optim.Optimizer) -> bool:
     return bool(optimiser.defaults.get("fused"))
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor contiguous and alone in its memory, as the format wants it."""
+    return {name: _alone(tensor.detach().contiguous()) for name, tensor in tensors.items()}
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arch_search.aliases import require_own_memory
 from arch_search.autoencoder import Autoencoder
 from arch_search.spec import LayerSpec, ModelSpec
 from blocks.base import INITIAL_STD, SequenceMixer, State
@@ -247,11 +248,12 @@ def count_model(spec: ModelSpec, length: int) -> ModelCounts:
     """Count on the meta device: no memory, no weights.
 
     Raises:
-        ValueError: options of a block that do not fit.
+        ValueError: options of a block that do not fit, or parameters that share memory.
     """
     with torch.device("meta"):
         model = LanguageModel(spec)
     model.declared_parameters()  # raises if a block forgot one
+    require_own_memory(model)
     costs = [layer.mixer.cost(length) for layer in model.each_layer()]
     width = spec.width
     channels = [layer.mlp.cost() for layer in model.each_layer()]

@@ -1,5 +1,6 @@
 """A storage root with the corpus prepared once, and short plans of the first ablation in it."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,3 +79,26 @@ def run_one(
             root=root,
         )
     return folder
+
+
+def stop_after(steps: int) -> Callable[[Attempt], None]:
+    """Ask for a stop once `steps` steps were done: amid the window of a record."""
+
+    def before(attempt: Attempt) -> None:
+        real, count = attempt.check, itertools.count(1)
+
+        def check() -> None:
+            if next(count) == steps:
+                attempt.request_stop("KILLED", "the test asks")
+            real()
+
+        attempt.check = check
+
+    return before
+
+
+def weights_of(folder: RunFolder) -> bytes:
+    """The file of the last checkpoint's weights."""
+    found = folder.latest_checkpoint()
+    assert found is not None
+    return (found[2] / "model.safetensors").read_bytes()

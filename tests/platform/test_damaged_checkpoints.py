@@ -12,8 +12,8 @@ from arch_search.integrity import damage, read_progress
 from arch_search.journal import read_journal
 from arch_search.trunk import Trunk
 
-from .conftest import plan_for, run_one
-from .test_train import losses, stop_after, weights
+from .conftest import plan_for, run_one, stop_after
+from .test_train import losses, weights
 
 
 def flip_a_bit(file):

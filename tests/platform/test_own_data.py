@@ -6,9 +6,9 @@ import pytest
 
 from arch_search.data import load_manifest
 from arch_search.errors import Stopped
-from arch_search.storage import Root, RunFolder
+from arch_search.storage import Root
 
-from .conftest import plan_for, run_one
+from .conftest import plan_for, run_one, stop_after, weights_of
 
 
 @pytest.fixture
@@ -63,25 +63,3 @@ def test_a_resumed_run_with_resets_equals_an_uninterrupted_one(own, tmp_path):
     resumed = run_one(other, plan, run)
     assert resumed.result()["stream"] == whole.result()["stream"]
     assert weights_of(resumed) == weights_of(whole)
-
-
-def weights_of(folder: RunFolder) -> bytes:
-    """The file of the last checkpoint's weights."""
-    found = folder.latest_checkpoint()
-    assert found is not None
-    return (found[2] / "model.safetensors").read_bytes()
-
-
-def stop_after(steps: int):
-    """Ask an attempt to stop once it has done so many steps."""
-
-    def before(attempt):
-        checks = iter(range(1, steps + 1))
-
-        def check():
-            if next(checks) == steps:
-                raise Stopped("KILLED", "asked to")
-
-        attempt.check = check
-
-    return before

@@ -1,6 +1,5 @@
 """Runs on a synthetic task: which batches they see, that they learn, and what is refused."""
 
-import hashlib
 import json
 from dataclasses import asdict, replace
 
@@ -18,7 +17,7 @@ from arch_search.storage import Root
 from arch_search.synthetic.registry import resolved_task
 from arch_search.synthetic.stream import TaskStream, TaskStreamHash
 
-from .conftest import run_one
+from .conftest import run_one, weights_of
 
 FILE = """
 defaults: [task]
@@ -192,11 +191,6 @@ def test_a_gru_learns_parity_and_a_run_goes_on_where_it_was_stopped(root, file, 
     assert len(again.attempts()) == 2
     assert resumed["stream"] == result["stream"]
     assert weights_of(again) == weights_of(folder)
-
-
-def weights_of(folder):
-    found = folder.latest_checkpoint()
-    return hashlib.sha256((found[2] / "model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

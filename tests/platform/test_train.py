@@ -16,7 +16,7 @@ from arch_search.optim import learning_rate_share, make_optimiser
 from arch_search.records import read_experiment
 from arch_search.spec import OptimiserSpec, ScheduleSpec
 
-from .conftest import plan_for, run_one
+from .conftest import plan_for, run_one, stop_after
 
 
 def losses(folder):
@@ -91,25 +91,6 @@ def test_pieces_and_workers_change_neither_the_stream_nor_the_learning(root, pre
     assert other.result()["stream"] == {"tokens": plain, "text": text}
     assert read_stream(other) == read_stream(whole)
     assert [loss for _, loss in losses(other)] == pytest.approx([x for _, x in curve], rel=1e-4)
-
-
-def stop_after(steps):
-    """Ask for a stop once `steps` streams were logged: amid the window of a record."""
-
-    def before(attempt):
-        real = attempt.check
-        count = 0
-
-        def check():
-            nonlocal count
-            count += 1
-            if count == steps:
-                attempt.request_stop("KILLED", "the test asks")
-            real()
-
-        attempt.check = check
-
-    return before
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights_and_curve(root):
