@@ -33,6 +33,6 @@ def require_own_memory(module: nn.Module) -> None:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """The first and the last element of its storage, in bytes, that a tensor reaches."""
-    size, first = tensor.element_size(), tensor.storage_offset()
+    size, first = tensor.element_size(), int(tensor.storage_offset())
     reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * size, (first + reach + 1) * size - 1
+    return first * size, (first + int(reach) + 1) * size - 1
