@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pydantic import ValidationError
-
 from arch_search.errors import UsageError
 from arch_search.plan_spec import DeclarationSpec, Plan
 from arch_search.storage import Root
@@ -54,7 +52,7 @@ def _settled(plan: Plan) -> Iterator[tuple[str, str]]:
 def _plan_in_force(name: str, root: Root) -> Plan | None:
     try:
         return root.experiment(name).plan()
-    except (UsageError, ValidationError):  # none yet, or of another version
+    except UsageError:  # none yet, or of another version
         return None
 
 

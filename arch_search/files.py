@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from arch_search.errors import UsageError
+
 
 def sync_folder(path: Path) -> None:
     """Make a folder's entries (a rename in it) survive a power cut."""
@@ -57,7 +59,11 @@ def write_once(path: Path, data: str | bytes, *, durable: bool = True) -> bool:
 
 
 def read_json(path: Path) -> Any | None:
-    """The JSON value of a file; None if there is no such file."""
+    """The JSON value of a file; None if there is no such file.
+
+    Raises:
+        UsageError: what stands there is no JSON. Files are written whole, so it was changed since.
+    """
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -65,7 +71,10 @@ def read_json(path: Path) -> Any | None:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); it was changed from outside") from None
+        raise UsageError(
+            f"{path} is damaged: it is not JSON ({error}). Put it back from a copy, or remove it "
+            "and resume the experiment: what it said is then done again"
+        ) from None
 
 
 def dump_json(value: Any) -> str:

@@ -31,7 +31,7 @@ def find_noise(
             continue
         try:
             experiment = read_experiment(folder.name, root)
-        except UsageError:  # written by another version
+        except UsageError:  # written by another version, or damaged
             continue
         hashes = {run.planned.hash for run in experiment.trained}
         if not hashes <= seen and (found := _residual(experiment, base, metric)) is not None:

@@ -6,10 +6,12 @@ without a finished run becoming another one.
 
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from arch_search.errors import UsageError
 from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
 from arch_search.spec import STRICT, DataSpec, ModelSpec, RunSpec, TrainSpec
 from arch_search.sweep_spec import SweepSpec
@@ -177,3 +179,16 @@ def plan_to_json(plan: Plan) -> str:
 def plan_from_json(text: str | bytes) -> Plan:
     """Read a `Plan` back. Raises pydantic.ValidationError, a ValueError."""
     return _PLAN.validate_json(text)
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from its file. Raises UsageError if it is damaged or of another version."""
+    try:
+        return plan_from_json(path.read_bytes())
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "the whole"
+        raise UsageError(
+            f"{path} is damaged, or of another version of arch-search ({where}: "
+            f"{problem['msg'].lower()}); read it with that version, or submit again"
+        ) from None

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from arch_search.errors import UsageError
 from arch_search.journal import read_curve
@@ -81,20 +80,14 @@ def read_experiment(name: str, root: Root | Path | str | None = None) -> Experim
     """Read an experiment's plan and everything its runs recorded.
 
     Raises:
-        UsageError: no experiment of this name (the message names the nearest), or its plan was
-            written by another version.
+        UsageError: no experiment of this name (the message names the nearest), or a plan or a
+            record that cannot be read.
     """
     where = root if isinstance(root, Root) else Root(root)
     folder = where.experiment(name)
     if not (folder.path / "plan.json").is_file():
         raise UsageError(_unknown(name, where))
-    try:
-        plan = folder.plan()
-    except ValidationError as error:
-        raise UsageError(
-            f"{folder.path / 'plan.json'} was written by another version of arch-search "
-            f"({error.error_count()} fields differ); read it with that version, or submit again"
-        ) from None
+    plan = folder.plan()
     arms = {arm.name: arm for arm in plan.arms}
     runs = tuple(
         _read_run(planned, arms[planned.arm], where.run(planned.hash), plan)

@@ -3,6 +3,7 @@
 Free of torch, Ray and MLflow. Names that come from files or people cannot leave the root.
 """
 
+import contextlib
 import os
 import re
 import tempfile
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, read_json, write_atomic, write_once
-from arch_search.plan_spec import Plan, plan_from_json, plan_to_json
+from arch_search.plan_spec import Plan, plan_to_json, read_plan
 from arch_search.run_settings import EvaluationSpec
 from arch_search.spec import RunSpec, run_from_json, run_to_json
 
@@ -94,6 +95,11 @@ class RunFolder:
             write_atomic(self.path / "spec.json", run_to_json(spec))
         if self.spec() != spec:
             raise ValueError(f"{self.path}/spec.json is not the run that its name says")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its specification stands there; not if somebody has deleted the folder."""
+        return (self.path / "spec.json").exists()
 
     def spec(self) -> RunSpec:
         return run_from_json((self.path / "spec.json").read_bytes())
@@ -211,9 +217,9 @@ class ExperimentFolder:
         return with_trials(plan, self.path)
 
     def frozen_plan(self) -> Plan:
-        """The plan as it was submitted. Raises UsageError if there is none."""
+        """The plan as it was submitted. Raises UsageError if there is none, or none to be read."""
         try:
-            return plan_from_json((self.path / "plan.json").read_bytes())
+            return read_plan(self.path / "plan.json")
         except FileNotFoundError:
             raise UsageError(f"no plan in {self.path}: submit the experiment first") from None
 
@@ -223,9 +229,10 @@ class ExperimentFolder:
         earlier.mkdir(parents=True, exist_ok=True)
         current = self.path / "plan.json"
         if current.exists():
-            before = self.frozen_plan()
-            if before == replace(plan, created=before.created):
-                return
+            with contextlib.suppress(UsageError):  # one that cannot be read is kept and replaced
+                before = self.frozen_plan()
+                if before == replace(plan, created=before.created):
+                    return
             number = 1 + sum(1 for _ in earlier.glob("*.json"))
             write_once(earlier / f"{number}.json", current.read_bytes())
         write_atomic(current, plan_to_json(plan))

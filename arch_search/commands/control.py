@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import sys
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ from arch_search.storage import ExperimentFolder, Root
 if TYPE_CHECKING:
     from arch_search.scheduling.launch import Launched
 
+UNREADABLE = "UNREADABLE"  # in place of a driver's state: a file of the experiment is damaged
 STOP_SECONDS = 90.0  # the driver's grace for its runs, and some
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -40,7 +42,7 @@ def status(
         found = read_status(root, name)
         print(json.dumps(_as_data(found), indent=1)) if as_json else _print(status_view(found))
         return
-    every = [read_status(root, folder.name) for folder in root.experiments()]
+    every = [_read_or_say_why_not(root, folder.name) for folder in root.experiments()]
     if as_json:
         print(json.dumps([_as_data(one) for one in every], indent=1))
         return
@@ -51,6 +53,18 @@ def status(
         counts = [one.count(state) for state in ("FINISHED", "RUNNING", "FAILED")]
         table.add_row(one.name, one.driver, *map(str, (len(one.runs), *counts)))
     _print(table if every else f"no experiments under {root.path}")
+    for one in every:
+        if one.driver == UNREADABLE:
+            _print(f"{one.name}: {one.reason}")
+
+
+def _read_or_say_why_not(root: Root, name: str) -> ExperimentStatus:
+    """One damaged file hides no other experiment."""
+    try:
+        return read_status(root, name)
+    except UsageError as error:
+        reason = str(error)
+        return ExperimentStatus(name=name, driver=UNREADABLE, reason=reason, tracking="", runs=())
 
 
 def _as_data(status: ExperimentStatus) -> dict[str, Any]:
@@ -132,6 +146,9 @@ def start(
 
 def tell(root: Root, name: str, launched: "Launched", *, wait: bool, as_json: bool) -> int:
     """Say what was launched, and follow it if asked to; returns an exit code."""
+    if launched.anew:
+        said = f"{name}: trained anew, since their folders are gone: {', '.join(launched.anew)}"
+        print(said, file=sys.stderr if as_json else sys.stdout)
     if as_json:
         return _start_told_as_json(root, name, launched, wait=wait)
     if launched.is_nothing:

@@ -112,7 +112,10 @@ def _replaced(root: Root, plan: Plan) -> str:
     folder = root.experiment(plan.name)
     if not (folder.path / "plan.json").exists():
         return ""
-    before = folder.frozen_plan()
+    try:
+        before = folder.frozen_plan()
+    except UsageError as error:
+        return f"{error}. This submission takes its place; it stays in {folder.path / 'plans'}"
     gone = {run.hash for run in before.runs} - {run.hash for run in plan.runs}
     if not gone or before.sweep is not None:
         return ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
-from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, plan_from_json
+from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, read_plan
 from arch_search.run_settings import EvaluationSpec
 from arch_search.search.candidates import Candidates
 from arch_search.search.rungs import rung_run
@@ -85,7 +85,7 @@ class Taker:
         if plans[0].sweep is None:
             return plans
         earlier = sorted(folder.path.glob("plans/*.json"), key=lambda path: -int(path.stem))
-        plans += [plan_from_json(path.read_bytes()) for path in earlier]
+        plans += [read_plan(path) for path in earlier]
         versions = {p.sweep_version: p for p in reversed(plans) if p.sweep is not None}
         if name == self.own[0]:
             versions.pop(self.own[1], None)

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from arch_search.errors import UsageError
 from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.search.rungs import rung_run, rung_train, trained_steps
 from arch_search.sweep_spec import SweepSpec
@@ -206,8 +207,14 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
         data = path.read_bytes()
     except FileNotFoundError:
         return
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
-        yield json.loads(line)
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            raise UsageError(
+                f"{path}, line {number}, is damaged ({error}): put it back from a copy, or submit "
+                "the sweep under another name; runs that have finished are not run again"
+            ) from None
 
 
 def ledger_path(experiment: Path, version: str) -> Path:

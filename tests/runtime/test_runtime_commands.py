@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from arch_search.attempt import Attempt
-from arch_search.commands.control import resume, status, stop
+from arch_search.commands.compare import compare
+from arch_search.commands.control import resume, status, stop, tell
 from arch_search.commands.follow import follow
 from arch_search.commands.logs import logs
+from arch_search.commands.results import results
 from arch_search.errors import UsageError
 from arch_search.progress import read_status
 from arch_search.scheduling.launch import launch
@@ -46,7 +49,7 @@ def root(new_root: Callable[[str], Root], monkeypatch: pytest.MonkeyPatch) -> Ro
 @pytest.fixture
 def invoke() -> Invoke:
     app = typer.Typer(pretty_exceptions_enable=False)
-    for command in (status, logs, stop, resume):
+    for command in (status, logs, stop, resume, results, compare):
         app.command()(command)
 
     def call(*arguments: str) -> str:
@@ -67,6 +70,38 @@ def test_status_in_words_and_json(root: Root, invoke: Invoke) -> None:
     every = json.loads(invoke("status", "--json"))
     assert [one["name"] for one in every] == ["other", "small"]
     assert "small" in invoke("status")
+
+
+@pytest.mark.parametrize("content", ["", "{not json", "[]", '{"name": "small"}'])
+def test_a_damaged_plan_is_one_line_hides_no_other_and_can_be_replaced(
+    root: Root, invoke: Invoke, content: str
+) -> None:
+    plan = root.experiment("small").plan()
+    file = root.experiment("small").path / "plan.json"
+    file.write_text(content)
+    for command in ("status", "results", "compare", "resume", "stop"):
+        with pytest.raises(UsageError, match=r"plan\.json is damaged, or") as error:
+            invoke(command, "small")
+        assert "\n" not in str(error.value)
+    shown = invoke("status")
+    assert "UNREADABLE" in shown
+    assert "other" in shown
+    assert "submit again" in shown
+    assert [one["driver"] for one in json.loads(invoke("status", "--json"))][1] == "UNREADABLE"
+    root.experiment("small").write_plan(plan)
+    assert root.experiment("small").plan() == plan
+    assert content in [path.read_text() for path in (file.parent / "plans").iterdir()]
+
+
+@pytest.mark.parametrize("name", ["result.json", "attempts/0001/end.json"])
+def test_a_damaged_record_is_one_line_that_names_the_file(
+    root: Root, invoke: Invoke, name: str
+) -> None:
+    planned = root.experiment("small").plan().runs[0]
+    (root.run(planned.hash).path / name).write_text('{"state": "FINI')
+    with pytest.raises(UsageError, match=f"{planned.hash}/{name} is damaged: .* resume"):
+        invoke("status", "small")
+    assert "UNREADABLE" in invoke("status")
 
 
 def test_logs_show_attempts_values_and_the_traceback(root: Root, invoke: Invoke) -> None:
@@ -110,7 +145,9 @@ def test_more_than_the_machine_has_is_refused_before_anything_starts(root: Root)
 
 
 @pytest.mark.services
-def test_follow_stop_and_resume(root: Root, invoke: Invoke) -> None:
+def test_follow_stop_and_resume(
+    root: Root, invoke: Invoke, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = f"""
 from arch_search.commands.follow import follow
 from arch_search.storage import Root
@@ -142,3 +179,11 @@ raise SystemExit(follow(Root({str(root.path)!r}), "other"))
     assert follow(root, "other", console=Console(file=output)) == 0
     assert "other: all 1 runs finished" in output.getvalue()
     assert again.wait(30) == 0
+
+    shutil.rmtree(root.run(run.hash).path)
+    assert read_status(root, "other").runs[0].state == "PENDING"
+    launched = launch(root, "other", execute="standin:execute")
+    assert tell(root, "other", launched, wait=True, as_json=False) == 0
+    assert "other: trained anew, since their folders are gone: only/3" in capsys.readouterr().out
+    assert root.run(run.hash).attempts()[-1].number == 1
+    assert read_status(root, "other").runs[0].state == "FINISHED"
