@@ -62,7 +62,7 @@ def test_each_mixer_says_what_comes_with_it(published, root):
 
 
 def test_a_full_crossing_has_no_gap(root):
-    pairs = crossings(make_plan(EXPERIMENTS / "count_x_position.yaml", root))
+    pairs = crossings(make_plan(EXPERIMENTS / "count_x_position.yaml", root, ["scale=laptop"]))
     assert {frozenset((pair.one, pair.other)) for pair in pairs} >= {
         frozenset(("count", "position")),
         frozenset(("with", "count")),
