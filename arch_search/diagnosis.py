@@ -43,6 +43,7 @@ def diagnose(root: Root, tracking: str = "") -> tuple[Finding, ...]:
         _triton,
         _fla,
         _mamba,
+        _convolution,
         _ray,
         _mlflow,
         _extras,
@@ -147,6 +148,18 @@ def _mamba() -> Finding:
             advice="Mamba-2 then runs in torch; see README, GPU",
         )
     return Finding(what="mamba-ssm", state="ok", found=version)
+
+
+def _convolution() -> Finding:
+    version = _version("causal-conv1d")
+    if version is None:
+        return Finding(
+            what="causal-conv1d",
+            state="missing",
+            found="not installed",
+            advice="short convolutions over packed documents then run in torch; see README, GPU",
+        )
+    return Finding(what="causal-conv1d", state="ok", found=version)
 
 
 def _ray() -> Finding:

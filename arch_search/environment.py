@@ -12,7 +12,10 @@ import torch
 from arch_search.devices import device_model
 from arch_search.storage import AttemptFolder, RunFolder
 
-PACKAGES = ("torch", "triton", "numpy", "flash-linear-attention", "mamba-ssm", "arch-search")
+PACKAGES = (
+    *("torch", "triton", "numpy", "flash-linear-attention", "mamba-ssm", "causal-conv1d"),
+    "arch-search",
+)
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

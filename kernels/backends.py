@@ -13,7 +13,7 @@ from kernels.errors import BackendUnavailable
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "attention": ("sdpa", "flex"),
-    "convolution": ("torch", "fla"),
+    "convolution": ("torch", "fla", "causal_conv1d"),
     "cross_entropy": ("full", "chunked", "triton"),
     "gated_delta": ("loop", "chunked", "fla"),
     "gru": ("loop", "torch", "triton"),

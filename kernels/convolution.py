@@ -1,16 +1,17 @@
 """Causal depthwise convolution over time, with the inputs that it still needs carried along."""
 
+from collections.abc import Callable
 from typing import Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.backends import Candidate, Signature, choose
+from kernels.backends import Candidate, Signature, asked_for, choose, record_backend
 from kernels.compiling import constant
 from kernels.probing import disagreement
 
-Backend = Literal["auto", "torch", "fla"]
+Backend = Literal["auto", "torch", "fla", "causal_conv1d"]
 
 
 def causal_convolution(
@@ -30,8 +31,8 @@ def causal_convolution(
         state: (B, W - 1, C), the inputs before the first; zeros if None.
         reset: (B, T) bool; True where a document begins: earlier inputs count as zero.
         silu: whether y goes through SiLU.
-        backend: "fla" needs a GPU, and computes what has neither state nor reset; the rest is
-            torch's. "auto" takes it there where it proves right.
+        backend: "fla" and "causal_conv1d" need a GPU and compute what begins from no state, fla
+            without resets; the rest is torch's. "auto" takes the first that proves right there.
     Returns:
         y (B, T, C) and the last W - 1 inputs of the current document, (B, W - 1, C).
     Raises:
@@ -41,12 +42,15 @@ def causal_convolution(
     if backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
     T, lags = x.shape[1], weight.shape[1] - 1
-    if state is None and reset is None and lags < T:
-        sizes = (*weight.shape, int(bias is not None), int(silu))
-        if _choose(backend, x.device, x.dtype, sizes, x.shape[0], T) == "fla":
+    if state is None and lags < T:
+        sizes = (*weight.shape, int(bias is not None), int(silu), int(reset is not None))
+        chosen = _choose(backend, x.device, x.dtype, sizes, x.shape[0], T)
+        if chosen == "fla":
             from kernels.with_fla import causal_convolution_fla
 
             return causal_convolution_fla(x, weight, bias, silu=silu), x[:, T - lags :].clone()
+        if chosen == "causal_conv1d":
+            return _by_cuda(x, weight, bias, reset, silu=silu)
     y, last = _by_taps(x, weight, bias, state, reset)
     return F.silu(y) if silu else y, last
 
@@ -60,12 +64,16 @@ def _choose(
     batch: int,
     length: int,
 ) -> Backend:
-    names = ("channels", "taps", "bias", "silu")
+    names = ("channels", "taps", "bias", "silu", "documents")
     signature = Signature(
         device=device, dtype=dtype, sizes=tuple(zip(names, sizes, strict=True)),
         batch=batch, length=length,
     )  # fmt: skip
-    fast = (Candidate(name="fla", probe=_probe_fla),)
+    cuda = Candidate(name="causal_conv1d", probe=_probe_cuda)
+    fast = (cuda,) if sizes[-1] else (Candidate(name="fla", probe=_probe_fla), cuda)
+    if sizes[-1] and asked_for("convolution", backend) == "fla":
+        record_backend("convolution", "torch", "fla has no form for documents")
+        return "torch"
     return cast(Backend, choose("convolution", backend, signature, fast=fast, plain="torch"))
 
 
@@ -74,6 +82,35 @@ def _probe_fla(signature: Signature) -> str | None:
         return "its kernels need a GPU"
     from kernels.with_fla import causal_convolution_fla
 
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+        return causal_convolution_fla(x, weight, bias, silu=silu)
+
+    return _compared(run, signature)
+
+
+def _probe_cuda(signature: Signature) -> str | None:
+    from kernels.with_causal_conv1d import why_not
+
+    if (reason := why_not(signature)) is not None:
+        return reason
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+        return _by_cuda(x, weight, bias, _probe_resets(x, signature), silu=silu)[0]
+
+    return _compared(run, signature)
+
+
+def _probe_resets(x: Tensor, signature: Signature) -> Tensor | None:
+    """Documents of 67 tokens, if the signature has any."""
+    if not dict(signature.sizes)["documents"]:
+        return None
+    return (torch.arange(x.shape[1], device=x.device) % 67 == 0).expand(len(x), -1)
+
+
+def _compared(
+    given: Callable[[Tensor, Tensor, Tensor | None, bool], Tensor], signature: Signature
+) -> str | None:
+    """A fast form beside the taps, on inputs that are a slice of a wider tensor, as in blocks."""
     sizes, generator = dict(signature.sizes), torch.Generator(signature.device).manual_seed(0)
     B, T, C = signature.batch, signature.length, sizes["channels"]
     silu = bool(sizes["silu"])
@@ -86,15 +123,27 @@ def _probe_fla(signature: Signature) -> str | None:
         inputs["bias"] = normal(C)
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
-        slice_of_wider = F.pad(x, (0, 64))[..., :C]  # as blocks give it
-        return [causal_convolution_fla(slice_of_wider, weight, bias, silu=silu)]
+        return [given(F.pad(x, (0, 64))[..., :C], weight, bias, silu)]
 
     def reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Tensor]:
-        y, _ = _by_taps(x, weight, bias, None, None)
+        y, _ = _by_taps(x, weight, bias, None, _probe_resets(x, signature))
         return [F.silu(y) if silu else y]
 
     shared = frozenset({"weight", "bias"})
     return disagreement(run, reference, inputs, signature, shared=shared)
+
+
+def _by_cuda(
+    x: Tensor, weight: Tensor, bias: Tensor | None, reset: Tensor | None, *, silu: bool
+) -> tuple[Tensor, Tensor]:
+    from kernels.with_causal_conv1d import causal_convolution_cuda
+
+    last = x[:, x.shape[1] - weight.shape[1] + 1 :].clone()
+    if reset is None:
+        return causal_convolution_cuda(x, weight, bias, None, silu=silu), last
+    document = reset.cumsum(dim=1, dtype=torch.int32)
+    same = document[:, -last.shape[1] :] == document[:, -1:]
+    return causal_convolution_cuda(x, weight, bias, document, silu=silu), last * same[..., None]
 
 
 def _by_taps(

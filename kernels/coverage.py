@@ -27,6 +27,10 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "flex": ("NVIDIA GPU, by torch's FlexAttention", "training whole rows, as its probe allows"),
     "triton": (NVIDIA, "everything"),
     "fla": ("NVIDIA GPU, with flash-linear-attention installed", "what its probe finds right"),
+    "causal_conv1d": (
+        "NVIDIA GPU, with causal-conv1d installed",
+        "2 to 4 taps, documents, too, as its probe finds right",
+    ),
     "mamba_ssm": ("NVIDIA GPU, with mamba-ssm installed", "what its probe finds right"),
 }
 _CELL = (

@@ -130,6 +130,6 @@ def _ratio(row: dict[str, Any]) -> str:
 
 
 def _versions(record: Record) -> str:
-    shown = ("torch", "triton", "flash-linear-attention", "mamba-ssm")
+    shown = ("torch", "triton", "flash-linear-attention", "mamba-ssm", "causal-conv1d")
     versions = record["environment"]["versions"]
     return ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.attention.reference import attention_reference, visible
-from kernels.backends import Candidate, Signature, asked_for, choose
+from kernels.backends import Candidate, Signature, asked_for, choose, record_backend
 from kernels.compiling import constant
 from kernels.probing import disagreement
 
@@ -129,8 +129,10 @@ def _choose(
     *_, window, documents = sizes
     by_name = asked_for("attention", backend) == "flex"
     flex = (Candidate(name="flex", probe=_probe_flex),)
+    if by_name and not trains:
+        record_backend("attention", "sdpa", "flex trains whole rows alone")
+        return "sdpa"
     fast = flex if trains and (window or documents or by_name) else ()
-    backend = backend if fast or not by_name else "sdpa"
     return cast(Backend, choose("attention", backend, signature, fast=fast, plain="sdpa"))
 
 

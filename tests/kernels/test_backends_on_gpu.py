@@ -53,6 +53,27 @@ def test_scans_agree_with_ours_with_states_and_resets(kernel, resets):
         assert (a.float() - b.float()).norm() <= LIMIT * (b.float().norm() + 1e-3)
 
 
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_causal_conv1d_agrees_with_torchs(biased, documents):
+    pytest.importorskip("causal_conv1d")
+    x = torch.randn(2, 300, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    leaves = [x, torch.randn(64, 4, device="cuda", requires_grad=True)]
+    leaves += [torch.randn(64, device="cuda", requires_grad=True)] if biased else []
+    reset = None
+    if documents:
+        reset = torch.zeros(2, 300, dtype=torch.bool, device="cuda")
+        reset[0, [0, 70, 71]], reset[1, 299] = True, True
+    found = []
+    for backend in ("causal_conv1d", "torch"):
+        y, last = causal_convolution(
+            x[..., :64], *leaves[1:], reset=reset, silu=True, backend=backend
+        )
+        found.append([y, last, *torch.autograd.grad(y.float().square().sum(), leaves)])
+    for a, b in zip(*found, strict=True):
+        assert (a.float() - b.float()).norm() <= LIMIT * b.float().norm() + 1e-6
+
+
 def test_convolution_and_loss_agree_with_torchs():
     pytest.importorskip("fla")
     x = torch.randn(2, 300, 96, device="cuda", dtype=torch.bfloat16, requires_grad=True)
