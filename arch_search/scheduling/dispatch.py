@@ -146,7 +146,10 @@ class Dispatcher:
         return attempts[-1].lease().get("experiment") == self.folder.name
 
     def _start(self, planned: PlannedRun) -> None:
-        plan, name = self.plan, self._name(planned)
+        plan, name, run = self.plan, self._name(planned), self.root.run(planned.hash)
+        if not run.is_frozen:
+            log.info("%s: its folder is gone, it is trained anew", name)
+            run.freeze(planned.spec)
         log.info("%s starts (%s)", name, planned.hash)
         reference = self.session.start(
             name,

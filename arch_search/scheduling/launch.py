@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch_search.errors import UsageError
 from arch_search.lease import settle
@@ -22,11 +22,15 @@ START_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """What was started: `job` and `address` name a Ray job; `pid` a process here; or nothing."""
+    """What was started: `job` and `address` name a Ray job; `pid` a process here; or nothing.
+
+    anew: the runs, as arm/seed, whose folder is gone since they were planned.
+    """
 
     pid: int = 0
     job: str = ""
     address: str = ""
+    anew: tuple[str, ...] = ()
 
     @property
     def is_nothing(self) -> bool:
@@ -64,9 +68,11 @@ def launch(
     folder.stop.unlink(missing_ok=True)
     arguments = ["--root", str(root.path), "--name", name, "--execute", execute]
     arguments += ["--limit", str(limit)]
+    anew = _without_folder(root, plan)
     if address is not None and address.startswith(("http://", "https://")):
-        return _send(folder, address, [*arguments, "--address", "auto"], plan)
-    return Launched(pid=_detach(folder, [*arguments, "--address", address or "local"]))
+        sent = _send(folder, address, [*arguments, "--address", "auto"], plan)
+        return replace(sent, anew=anew)
+    return Launched(pid=_detach(folder, [*arguments, "--address", address or "local"]), anew=anew)
 
 
 def _send(folder: ExperimentFolder, address: str, arguments: list[str], plan: Plan) -> Launched:
@@ -84,6 +90,13 @@ def _send(folder: ExperimentFolder, address: str, arguments: list[str], plan: Pl
     except UsageError:
         folder.write("driver.json", before)
         raise
+
+
+def _without_folder(root: Root, plan: Plan) -> tuple[str, ...]:
+    """Runs that somebody has deleted. A sweep's trials keep their scores, and are not run again."""
+    if plan.sweep is not None:
+        return ()
+    return tuple(f"{p.arm}/{p.seed}" for p in plan.runs if not root.run(p.hash).is_frozen)
 
 
 def nothing_left(root: Root, plan: Plan) -> bool:

@@ -30,6 +30,7 @@ class _Mirrored:
 
     run_id: str
     status: str
+    started: int  # when its first attempt did, in MLflow's milliseconds
     steps: dict[str, int] = field(default_factory=dict)  # last step pushed, by metric
     is_new: bool = False  # made by this process: MLflow has nothing that we do not know of
     complete: bool = False  # pushed as finished, with all its evaluations: it stays so
@@ -127,7 +128,9 @@ class Mirror:
                     self._summary = info.run_id
                     continue
                 closed = (tags.get("ended", ""), tags.get("attempts", ""))
-                known = _Mirrored(run_id=info.run_id, status=info.status, closed=closed)
+                known = _Mirrored(
+                    run_id=info.run_id, status=info.status, started=info.start_time, closed=closed
+                )
                 self._runs.setdefault(tags.get("arch_search.run", ""), known)
             token = page.token
 
@@ -139,6 +142,9 @@ class Mirror:
         attempts = run.attempts()
         if not attempts:
             return
+        if mirrored is not None and mirrored.started < _started(attempts):
+            self._client.delete_run(mirrored.run_id)  # its folder was deleted, and it began anew
+            mirrored = None
         state, reason = run_state(run, self._plan)
         goes_on = state == "RUNNING" or driver_lives
         status = TERMINAL.get(state) or ("RUNNING" if goes_on else "KILLED")
@@ -167,13 +173,14 @@ class Mirror:
             known.seen = seen
 
     def _make(self, planned: PlannedRun, run: RunFolder) -> _Mirrored:
+        started = _started(run.attempts())
         made = self._client.create_run(
             self._experiment_id,
-            start_time=int(run.attempts()[0].lease()["claimed"] * 1000),
+            start_time=started,
             tags=first_tags(self._root, self._plan, planned),
             run_name=f"{self._plan.name}/{planned.arm}/{planned.seed}",
         )
-        known = _Mirrored(run_id=made.info.run_id, status="RUNNING", is_new=True)
+        known = _Mirrored(run_id=made.info.run_id, status="RUNNING", started=started, is_new=True)
         self._runs[planned.hash] = known
         params = [Param(k, v) for k, v in parameters(self._plan, planned).items()]
         self._client.log_batch(known.run_id, params=params, synchronous=True)
@@ -251,6 +258,11 @@ def _final_point(
         Point(step=last, time=stamp, values=here),
         Point(step=last + 1, time=stamp, values=behind),
     )
+
+
+def _started(attempts: tuple[AttemptFolder, ...]) -> int:
+    """When the first attempt began, in MLflow's milliseconds."""
+    return int(attempts[0].lease()["claimed"] * 1000)
 
 
 def _ended(attempts: tuple[AttemptFolder, ...]) -> int:

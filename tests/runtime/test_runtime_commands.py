@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 import typer
-from plans import make_plan, start_driver, wait_for, write
+from plans import environment, make_plan, start_driver, wait_for, write
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -146,7 +146,10 @@ def test_more_than_the_machine_has_is_refused_before_anything_starts(root: Root)
 
 @pytest.mark.services
 def test_follow_stop_and_resume(
-    root: Root, invoke: Invoke, capsys: pytest.CaptureFixture[str]
+    root: Root,
+    invoke: Invoke,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = f"""
 from arch_search.commands.follow import follow
@@ -180,6 +183,7 @@ raise SystemExit(follow(Root({str(root.path)!r}), "other"))
     assert "other: all 1 runs finished" in output.getvalue()
     assert again.wait(30) == 0
 
+    monkeypatch.setenv("PYTHONPATH", environment(0.0)["PYTHONPATH"])
     shutil.rmtree(root.run(run.hash).path)
     assert read_status(root, "other").runs[0].state == "PENDING"
     launched = launch(root, "other", execute="standin:execute")

@@ -1,6 +1,7 @@
 """MLflow as a mirror: true, whole, made once, and never in the way."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -96,6 +97,22 @@ def test_pushing_twice_resuming_and_rebuilding_agree(new_root: Callable[[str], R
     again = contents(other, "mirror")
     assert again["mirror/only/1"][3] == histories
     assert {k: v[:2] for k, v in again.items()} == {k: v[:2] for k, v in shown.items()}
+
+
+def test_a_run_whose_folder_was_deleted_is_another_run(new_root: Callable[[str], Root]) -> None:
+    root, plan = new_root("root"), make_plan("anew", seeds=(1,), steps=12)
+    write(root, plan)
+    run_by_hand(root, plan, first=1, last=12, finish=True)
+    assert not Pushes(root, plan).try_push(driver_lives=False, ending=True)
+    before = root.experiment("anew").read("tracking.json")["runs"]
+    shutil.rmtree(root.run(plan.runs[0].hash).path)
+    write(root, plan)
+    run_by_hand(root, plan, first=2, last=10, finish=True)  # no value at the first and last steps
+    assert not Pushes(root, plan).try_push(driver_lives=False, ending=True)
+    assert root.experiment("anew").read("tracking.json")["runs"] != before
+    shown = contents(tracking_address(root), "anew")["anew/only/1"]
+    assert [step for step, _, _ in shown[3]["train/loss"]] == list(range(2, 11))
+    assert shown[0] == "FINISHED"
 
 
 def test_a_report_goes_to_the_summary_run(new_root: Callable[[str], Root], tmp_path: Path) -> None:
