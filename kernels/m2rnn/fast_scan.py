@@ -11,10 +11,17 @@ from torch import Tensor
 from kernels.m2rnn.gluon_backward import fast_backward
 from kernels.m2rnn.gluon_forward import fast_forward
 from kernels.m2rnn.partial_sums import sum_gradients, sum_tiles
+from kernels.m2rnn.sums_beside import Sums
 
 BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
-PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
+PARTIAL_BYTES = 128 * 2**20  # shares of outputs or gradients that wait to be summed
 SHARE = torch.bfloat16  # of a head's shares of dq and dk, which are summed in float32
+TILE_SHARE = torch.bfloat16  # of a row tile's shares of y and dv, likewise
+BESIDE = True  # a segment's shares are summed while the next one is scanned
+FORWARD = {  # by rows: see gluon_forward.fast_forward; as they were fastest (kernels/MEASURED.md)
+    32: {"FOUR": True, "CHAINED": True, "LATE": False, "LEVEL": 1},
+    16: {"FOUR": False, "CHAINED": False, "LATE": False, "LEVEL": 2},
+}
 WARPS = 528  # of an H200 that one more warp each would not slow: 4 a multiprocessor
 PHIS = ("tanh", "identity", "softsign", "relu", "hard_tanh")
 
@@ -63,6 +70,7 @@ def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes) -> Cut:
     tiles = triton.cdiv(K, rows)
     whole = triton.cdiv(T, BORDER) * BORDER
     budget = max(2**20, min(PARTIAL_BYTES, B * N * K * V * whole // BORDER * 2))
+    budget //= 2 if BESIDE else 1
     affordable = budget // (step_bytes(tiles) * BORDER) * BORDER
     return Cut(
         rows=rows,
@@ -94,61 +102,71 @@ def run_forward(
     """Output (B, T, N, V), last state (B, N, K, V) float32, kept states (B, borders, N, K, V)."""
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
-    how = cut(B, T, N, K, V, step_bytes=lambda tiles: 4 * B * N * V * tiles)
+    step_bytes = B * N * V * TILE_SHARE.itemsize
+    how = cut(B, T, N, K, V, step_bytes=lambda tiles: tiles * step_bytes)
     last = state.float().clone(memory_format=torch.contiguous_format)
     borders = value.new_empty(B, border_count(T) if save else 0, N, K, V)
     output = value.new_empty(B, T, N, V)
     segment = how.segment if how.tiles > 1 else T
-    parts = None
-    for first in range(0, T, segment):
-        end = min(first + segment, T)
-        if how.tiles > 1:
-            if parts is None or parts.shape[2] != end - first:
-                parts = None  # before more is taken
-                parts = last.new_empty(how.tiles, B, end - first, N, V)
-            target = parts
-        else:
-            target = output
-        with torch.cuda.device_of(query):
-            fast_forward[(N, B, how.tiles)](
-                query, key, value, forget, last if weight is None else weight,
-                last if keep is None else keep, last, target, borders, T, N, first, end,
-                *_common(query, key, value, forget, weight, N),
-                K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
-                RESET=keep is not None, SAVE=save, EVEN=how.even and how.rows == 32, num_warps=1,
-            )  # fmt: skip
-            if parts is not None:
-                sum_tiles(parts, output, first)
+    sums = Sums(query.device, beside=BESIDE and segment < T)
+
+    def scan(first: int, end: int, target: Tensor) -> None:
+        fast_forward[(N, B, how.tiles)](
+            query, key, value, forget, last if weight is None else weight,
+            last if keep is None else keep, last, target, borders, T, N, first, end,
+            *_common(query, key, value, forget, weight, N),
+            K=K, V=V, R=how.rows, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi,
+            RESET=keep is not None, SAVE=save, EVEN=how.even and how.rows == 32,
+            **FORWARD[how.rows], num_warps=1,
+        )  # fmt: skip
+
+    with torch.cuda.device_of(query):
+        if how.tiles == 1:
+            scan(0, T, output)
+        for first in range(0, T if how.tiles > 1 else 0, segment):
+            end = min(first + segment, T)
+            parts = sums.shares([((how.tiles, B, end - first, N, V), TILE_SHARE)])
+            scan(first, end, *parts)
+            sums.run(sum_tiles, *parts, output, first)
+        sums.finish()
     return output, last, borders
 
 
 def run_backward(
     query: Tensor, key: Tensor, value: Tensor, forget: Tensor, weight: Tensor | None,
     keep: Tensor | None, borders: Tensor, grad_output: Tensor, grad_last: Tensor, phi: str,
-    clip: str,
+    clip: str, *, into: list[Tensor] | None = None, residual: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of query, key, value, forget, weight (float32, empty if None) and state."""
+    """Gradients of query, key, value, forget, weight (float32, empty if None) and state.
+
+    The first four are written to `into`, if given; with a `residual` D (N, V) the value's is that
+    of y + D v.
+    """
     B, T, _, K = query.shape
     N, V = grad_last.shape[1], value.shape[3]
-    share = 2 * K * SHARE.itemsize
-    how = cut(B, T, N, K, V, step_bytes=lambda tiles: B * N * (share + 4 * tiles * (V + 1)))
-    dq, dk, dv, df = (
+    step_bytes = 2 * K * SHARE.itemsize
+    grads = into or [
         torch.empty_like(x, memory_format=torch.contiguous_format)
         for x in (query, key, value, forget)
-    )
+    ]
+
+    def of_tiles(tiles: int) -> int:
+        return B * N * (step_bytes + tiles * (V * TILE_SHARE.itemsize + 4))
+
+    how = cut(B, T, N, K, V, step_bytes=of_tiles)
     carry = grad_last.float().clone(memory_format=torch.contiguous_format)
     grad_output = grad_output.contiguous()
     square = () if weight is None else weight.shape[1:]
     dw = carry.new_zeros(how.tiles, B, N, *square) if weight is not None else carry
-    parts: list[Tensor] = []
-    for first in reversed(range(0, T, how.segment)):
-        end = min(first + how.segment, T)
-        S = end - first
-        if not parts or parts[2].shape[2] != S:
-            parts.clear()  # before more is taken
-            parts = [carry.new_empty(B, N, S, K, dtype=SHARE) for _ in range(2)]
-            parts += [carry.new_empty(how.tiles, B, S, N, *x) for x in ((V,), ())]
-        with torch.cuda.device_of(query):
+    sums = Sums(query.device, beside=BESIDE and how.segment < T)
+    with torch.cuda.device_of(query):
+        for first in reversed(range(0, T, how.segment)):
+            end = min(first + how.segment, T)
+            S = end - first
+            parts = sums.shares([
+                ((B, N, S, K), SHARE), ((B, N, S, K), SHARE),
+                ((how.tiles, B, S, N, V), TILE_SHARE), ((how.tiles, B, S, N), torch.float32),
+            ])  # fmt: skip
             fast_backward[(N, B, how.tiles)](
                 query, key, value, forget, carry if weight is None else weight,
                 carry if keep is None else keep, grad_output, borders, carry, *parts, dw,
@@ -156,8 +174,9 @@ def run_backward(
                 K=K, V=V, C=BORDER, WEIGHT=_weight_kind(weight), PHI=phi, RESET=keep is not None,
                 CLIP=clip, **how.backward_options(V),
             )  # fmt: skip
-            sum_gradients(parts, [dq, dk, dv, df], first)
+            sums.run(sum_gradients, parts, grads, first, grad_output, residual)
+        sums.finish()
     d_weight = carry.new_empty(0)
     if weight is not None:
         d_weight = dw.sum((0, 1)).unflatten(0, (weight.shape[0], -1)).sum(1)
-    return dq, dk, dv, df, d_weight, carry
+    return (*grads, d_weight, carry)  # type: ignore[return-value]

@@ -2,7 +2,7 @@
 
 The equations are those of `triton_backward`. All products over rows or over V are matrix
 instructions: dq, dk and dv gather 8 steps in an accumulator, dW the whole sequence. What is a
-row tile's or a head's share goes out in float32 and is summed in a fixed order.
+row tile's or a head's share is summed afterwards, in a fixed order.
 """
 
 # pyright: basic, reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -99,8 +99,8 @@ def fast_backward(
     """Sweeps the steps [first, last), first a multiple of C; S = last - first.
 
     Reads and rewrites `carry`, the gradient of the state after `last` (B, N, K, V), and adds to
-    d_weight (tiles, B, N, V, V) or (tiles, B, N, V). Writes d_query and d_key (B, N, S, K),
-    d_value (tiles, B, S, N, V) and d_forget (tiles, B, S, N). All of these are float32.
+    d_weight (tiles, B, N, V, V) or (tiles, B, N, V), both float32. Writes shares: of d_query and
+    d_key (B, N, S, K), of d_value (tiles, B, S, N, V) and of d_forget (tiles, B, S, N).
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout(
         version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
@@ -140,7 +140,7 @@ def fast_backward(
     transposed = mixing[1]
     i = gl.arange(0, V, layout=gl.SliceLayout(1, RIGHT))[:, None]
     j = gl.arange(0, V, layout=gl.SliceLayout(0, RIGHT))[None, :]
-    square_cells = gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None] * V + columns
+    square_cells = columns * V + gl.arange(0, V, layout=gl.SliceLayout(1, MMA))[:, None]  # of dWᵀ
     if WEIGHT == "dense":
         w = gl.load(weight + j * V + i).to(gl.float32)
         transposed = gl.where(i == j, w - 1, w).to(gl.bfloat16)

@@ -26,20 +26,27 @@ from kernels.m2rnn.gluon_steps import (
 
 
 @gluon.jit
+def eight_operands(
+    a, b, a_stride, b_stride, steps, rows,
+    R: gl.constexpr, V: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr,
+):  # fmt: skip
+    """`outer_operands` of 8 steps, four and four, as a loop carries them."""
+    return (
+        hold_pair(outer_operands(a, b, a_stride, b_stride, 0, steps, rows, R, V, EVEN, MMA)),
+        hold_pair(outer_operands(a, b, a_stride, b_stride, 4, steps, rows, R, V, EVEN, MMA)),
+    )
+
+
+@gluon.jit
 def load_rebuilt(
     inputs, strides, t, last, rows,
     R: gl.constexpr, V: gl.constexpr, RESET: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """What 8 steps from t on need to be run again: k and v of four and four, gates, dy."""
+    """What 8 steps from t on need to be run again: k and v, gates, dy as columns."""
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     at, steps = inputs_at(inputs, strides, t), last - t
     return (
-        hold_pair(
-            outer_operands(at[1], at[2], strides[1], strides[2], 0, steps, rows, R, V, EVEN, MMA)
-        ),
-        hold_pair(
-            outer_operands(at[1], at[2], strides[1], strides[2], 4, steps, rows, R, V, EVEN, MMA)
-        ),
+        eight_operands(at[1], at[2], strides[1], strides[2], steps, rows, R, V, EVEN, MMA),
         gates(at, strides, steps, RESET, EVEN, MMA),
         hold(column_steps(at[5], strides[4], steps, V, V, RIGHT, EVEN)),
     )
@@ -54,18 +61,8 @@ def load_swept(
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     at, steps = inputs_at(inputs, strides, t), last - t
     return (
-        hold_pair(
-            outer_operands(at[1], at[2], strides[1], strides[2], 0, steps, rows, R, V, EVEN, MMA)
-        ),
-        hold_pair(
-            outer_operands(at[1], at[2], strides[1], strides[2], 4, steps, rows, R, V, EVEN, MMA)
-        ),
-        hold_pair(
-            outer_operands(at[0], at[5], strides[0], strides[4], 0, steps, rows, R, V, EVEN, MMA)
-        ),
-        hold_pair(
-            outer_operands(at[0], at[5], strides[0], strides[4], 4, steps, rows, R, V, EVEN, MMA)
-        ),
+        eight_operands(at[1], at[2], strides[1], strides[2], steps, rows, R, V, EVEN, MMA),
+        eight_operands(at[0], at[5], strides[0], strides[4], steps, rows, R, V, EVEN, MMA),
         gates(at, strides, steps, RESET, EVEN, MMA),
         hold(column_steps(at[2], strides[2], steps, V, V, RIGHT, EVEN)),
         hold(column_steps(at[1], strides[1], steps, rows, R, RIGHT, EVEN)),
@@ -81,17 +78,17 @@ def both_steps(
     """Step j of 8 backwards, and step 7 - j of the chunk before again."""
     four: gl.constexpr = j // 4
     inner: gl.constexpr = j % 4
-    k, v = held_pair(swept[four])
-    q, dy = held_pair(swept[2 + four])
+    k, v = held_pair(swept[0][four])
+    q, dy = held_pair(swept[1][four])
     c, dk, dv, dw, gate_sum = sweep_step(
-        c, dk, dv, dw, states[inner].index(mine + four), k, v, q, dy, swept[4],
-        held(swept[5]), held(swept[6]), mixing, transposed, inner, j,
+        c, dk, dv, dw, states[inner].index(mine + four), k, v, q, dy, swept[2],
+        held(swept[3]), held(swept[4]), mixing, transposed, inner, j,
         R, V, WEIGHT, PHI, RESET, CLIP, CHAINED, MMA,
     )  # fmt: skip
-    k, v = held_pair(rebuilt[1 - four])
+    k, v = held_pair(rebuilt[0][1 - four])
     h, dq = rebuild_step(
-        h, dq, states[3 - inner].index(other + 1 - four), k, v, rebuilt[2],
-        held(rebuilt[3]), mixing, 3 - inner, 7 - j, R, V, WEIGHT, PHI, RESET, CHAINED, MMA,
+        h, dq, states[3 - inner].index(other + 1 - four), k, v, rebuilt[1],
+        held(rebuilt[2]), mixing, 3 - inner, 7 - j, R, V, WEIGHT, PHI, RESET, CHAINED, MMA,
     )  # fmt: skip
     return c, h, dq, dk, dv, dw, gate_sum
 

@@ -80,32 +80,25 @@ def load_mixing(weight, V: gl.constexpr, WEIGHT: gl.constexpr, MMA: gl.constexpr
 
 
 @gluon.jit
-def written_operands(
-    key, value, key_t, value_t, steps, rows,
+def four_written(
+    key, value, key_t, value_t, after, steps, rows,
     R: gl.constexpr, V: gl.constexpr, EVEN: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
-    """k and v of 8 steps: for 32 rows four and four, for `outer`; for 16 all eight, for mma_v2.
+    """k and v of 4 steps, `after` steps behind key and value, for `outer`."""
+    k = row_steps(key + after * key_t, key_t, steps - after, rows, R, V, EVEN, MMA)
+    v = value_steps(value + after * value_t, value_t, steps - after, R, V, EVEN, MMA)
+    return hold(k), hold(v)
 
-    (With few warps, where latency counts, the second was faster.)
-    """
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
-    if R == 32:
-        early = (
-            hold(row_steps(key, key_t, steps, rows, R, V, EVEN, MMA)),
-            hold(value_steps(value, value_t, steps, R, V, EVEN, MMA)),
-        )
-        late = (
-            hold(row_steps(key + 4 * key_t, key_t, steps - 4, rows, R, V, EVEN, MMA)),
-            hold(value_steps(value + 4 * value_t, value_t, steps - 4, R, V, EVEN, MMA)),
-        )
-    else:
-        early = (
-            eight_rows(key, key_t, steps, rows, R, LEFT),
-            eight_values(value, value_t, steps, V, RIGHT),
-        )
-        late = early
-    return early, late
+
+@gluon.jit
+def eight_written(
+    key, value, key_t, value_t, steps, rows, R: gl.constexpr, V: gl.constexpr, MMA: gl.constexpr
+):
+    """k and v of 8 steps, for mma_v2: with few warps, where latency counts, it was faster."""
+    return (
+        eight_rows(key, key_t, steps, rows, R, gl.DotOperandLayout(0, MMA, 2)),
+        eight_values(value, value_t, steps, V, gl.DotOperandLayout(1, MMA, 2)),
+    )
 
 
 @gluon.jit
@@ -116,19 +109,23 @@ def fast_forward(
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
     PHI: gl.constexpr, RESET: gl.constexpr, SAVE: gl.constexpr, EVEN: gl.constexpr,
+    FOUR: gl.constexpr, CHAINED: gl.constexpr, LATE: gl.constexpr, LEVEL: gl.constexpr,
 ):  # fmt: skip
     """Scans the steps [first, last), first a multiple of C; S = last - first.
 
     Reads and rewrites `state` (B, N, K, V), float32. Writes y, one share for each row tile
     (tiles, B, S, N, V), and, with SAVE, the state before every C-th step
     (B, ceil(T / C), N, K, V), bfloat16.
+
+    FOUR, CHAINED: k vᵀ by `outer`, four steps' vectors at once, and as in `start`; else eight at
+    once, by mma_v2. LATE: y of 8 steps from shared memory, behind them, instead of from lane to
+    lane in each. LEVEL: the cache that is asked for v and f ahead, 0 for none.
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout(
         version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]
     )
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
-    LEVEL: gl.constexpr = 1 if R == 32 else 2  # as they were timed
     n = gl.program_id(0).to(gl.int64)
     b = gl.program_id(1).to(gl.int64)
     tile = gl.program_id(2).to(gl.int64)
@@ -155,7 +152,22 @@ def fast_forward(
     y_step = gl.arange(0, 8, layout=gl.SliceLayout(0, MMA))[None, :]
 
     steps = last - first
-    early, late = written_operands(key, value, key_t, value_t, steps, rows, R, V, EVEN, MMA)
+    if LATE:
+        SHARED: gl.constexpr = gl.SwizzledSharedLayout(8, 64 // V, V // 8, [1, 0])
+        slots = (
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+            gl.allocate_shared_memory(gl.bfloat16, [R, V], SHARED),
+        )
+    if FOUR:
+        early = four_written(key, value, key_t, value_t, 0, steps, rows, R, V, EVEN, MMA)
+    else:
+        early = eight_written(key, value, key_t, value_t, steps, rows, R, V, MMA)
     q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
     f = step_numbers(forget, forget_t, steps, MMA, EVEN)
     h = gl.load(state + cells, mask=inside, other=0.0)
@@ -167,23 +179,28 @@ def fast_forward(
             rounded = h.to(gl.bfloat16)
         if SAVE:  # noqa: SIM102 - the outer one is decided when compiling
             if t % C == 0:
-                gl.store(borders + cells, rounded, mask=inside)
+                if EVEN:
+                    gl.store(borders + cells, rounded)
+                else:
+                    gl.store(borders + cells, rounded, mask=inside)
                 borders += N * K * V
         # the next block's loads are issued before this block's work
         on = 8
         if EVEN:  # nothing is masked, so the last block loads itself again
             on = gl.where(t + 8 < last, 8, 0)
+        if FOUR:  # four steps ahead: the registers of four that are done with take them
+            late = four_written(key, value, key_t, value_t, 4, last - t, rows, R, V, EVEN, MMA)
         key += on * key_t
         value += on * value_t
         query += on * query_t
         forget += on * forget_t
         keep += 8
         steps = last - t - 8
-        fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, LEVEL, MMA)
-        fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, LEVEL, MMA)
-        next_early, next_late = written_operands(
-            key, value, key_t, value_t, steps, rows, R, V, EVEN, MMA
-        )
+        if LEVEL > 0:
+            fetch_rows(value + 16 * value_t, value_t, -16, steps - 17, LEVEL, MMA)
+            fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, LEVEL, MMA)
+        if not FOUR:
+            following = eight_written(key, value, key_t, value_t, steps, rows, R, V, MMA)
         next_q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
         next_f = step_numbers(forget, forget_t, steps, MMA, EVEN)
         y = gl.zeros([V, 8], gl.float32, layout=MMA)
@@ -192,9 +209,11 @@ def fast_forward(
                 h = h * number_at(kept, j, R, MMA)
                 rounded = h.to(gl.bfloat16)
             operand = gl.convert_layout(rounded, LEFT)
-            if R == 32:
+            if FOUR and j == 4:
+                early = four_written(key, value, key_t, value_t, 0, steps, rows, R, V, EVEN, MMA)
+            if FOUR:
                 k, v = held_pair(early if j < 4 else late)
-                x = start(h, k, v, j % 4, diagonal, V, WEIGHT, True, MMA)
+                x = start(h, k, v, j % 4, diagonal, V, WEIGHT, CHAINED, MMA)
             else:
                 k, v = early
                 written = mma_v2(k, pick(v, step_row - j), gl.zeros_like(h))
@@ -202,15 +221,25 @@ def fast_forward(
             z = nonlinearity(mix(x, operand, rest, WEIGHT), PHI)
             h = z + number_at(f, j, R, MMA) * (h - z)
             rounded = h.to(gl.bfloat16)
-            y = mma_v2(transposed_left(rounded, R, V, LEFT), pick(held(q), step_column - j), y)
+            if LATE:
+                slots[j].store(rounded)
+            else:
+                y = mma_v2(transposed_left(rounded, R, V, LEFT), pick(held(q), step_column - j), y)
+        if LATE:
+            odd = gl.zeros([V, 8], gl.float32, layout=MMA)  # two sums: shorter chains of products
+            for j in gl.static_range(0, 8, 2):
+                y = mma_v2(slots[j].permute((1, 0)).load(LEFT), pick(held(q), step_column - j), y)
+                across = slots[j + 1].permute((1, 0)).load(LEFT)
+                odd = mma_v2(across, pick(held(q), step_column - (j + 1)), odd)
+            y += odd
         y = y.to(output.dtype.element_ty)
         if EVEN:
             gl.store(output + y_step * (N * V) + y_row, y)
         else:
             gl.store(output + y_step * (N * V) + y_row, y, mask=(y_step < last - t) & (y_row < V))
         output += 8 * N * V
-        early = next_early
-        late = next_late
+        if not FOUR:
+            early = following
         q = next_q
         f = next_f
     gl.store(state + cells, h, mask=inside)

@@ -36,7 +36,7 @@ def row_steps(
     inside = (step >= 0) & (r >= 0)
     if not EVEN:
         inside = (step < steps) & (r < rows)
-    return _load_low(x + step * stride + r, inside)
+    return _load_low(x + (step * stride + r % 8) + r // 8 * 8, inside)
 
 
 @gluon.jit
@@ -50,7 +50,7 @@ def value_steps(
     inside = (step >= 0) & (r >= 0)
     if not EVEN:
         inside = (step < steps) & (r >= 0)
-    return _load_low(x + step * stride + c // 8 * 8 + r % 8, inside)
+    return _load_low(x + (step * stride + r % 8) + c // 8 * 8, inside)
 
 
 @gluon.jit

@@ -20,7 +20,6 @@ from kernels.m2rnn.gluon_operands import (
     nonlinearity,
     outer,
     pick,
-    right,
     slope,
     transposed_left,
     widened,
@@ -120,7 +119,7 @@ def sweep_step(
     RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
     column = gl.arange(0, 8, layout=gl.SliceLayout(0, RIGHT))[None, :]
     operand = slot.load(LEFT)
-    h = widened(gl.convert_layout(operand, MMA))
+    h = widened(gl.convert_layout(operand, MMA), V, MMA)
     z = run_step(h, operand, k, v, mixing, inner, V, WEIGHT, PHI, True, MMA)
     f = number_at(gate[0], j, R, MMA)
     if CLIP == "carry":
@@ -145,9 +144,10 @@ def sweep_step(
     if RESET:
         c = c * number_at(gate[1], j, R, MMA)
     dk = mma_v2(d_left, pick(v_columns, column - j), dk)
-    dv = mma_v2(transposed_left(rounded, R, V, LEFT), pick(k_columns, column - j), dv)
-    if WEIGHT == "dense":
-        dw = mma_v2(slot.permute((1, 0)).load(LEFT), right(rounded, R, V, RIGHT), dw)
+    d_across = transposed_left(rounded, R, V, LEFT)
+    dv = mma_v2(d_across, pick(k_columns, column - j), dv)
+    if WEIGHT == "dense":  # transposed, so that D is the operand that it is for dv
+        dw = mma_v2(d_across, slot.load(RIGHT), dw)
     elif WEIGHT == "diagonal":
         dw += h * d
     return c, dk, dv, dw, gate_sum

@@ -14,12 +14,15 @@ CELLS = 1024
 
 @triton.jit
 def _sum_one(
-    parts, out, block, first, S, T, heads, group, part_b, part_s, part_n,
-    few, few_stride, many, many_stride,
-    X: tl.constexpr, BLOCK: tl.constexpr, MEMBERS: tl.constexpr,
+    parts, out, out_row, block, first, S, T, heads, group, part_b, part_s, part_n,
+    few, few_stride, many, many_stride, passed_by, factor,
+    X: tl.constexpr, BLOCK: tl.constexpr, MEMBERS: tl.constexpr, PASSED: tl.constexpr,
 ):  # fmt: skip
     """out[b, first + s, g, x] = the sum of `few` times `many` parts, `few_stride` and
-    `many_stride` apart, from parts[b, s, g group, x] on, MEMBERS of the many at a time."""
+    `many_stride` apart, from parts[b, s, g group, x] on, MEMBERS of the many at a time.
+
+    Rows of `out` are out_row apart. PASSED adds factor[g, x] passed_by[b, first + s, g, x].
+    """
     b = tl.program_id(1).to(tl.int64)
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < S * heads * X
@@ -38,8 +41,16 @@ def _sum_one(
             share = tl.load(parts + at[:, None] + cell[None, :], mask=mask, other=0.0)
             total += share.to(tl.float32)
         parts += few_stride
-    summed = tl.sum(total, axis=0).to(out.dtype.element_ty)
-    tl.store(out + (b * T + first) * heads * X + i, summed, mask=inside)
+    summed = tl.sum(total, axis=0)
+    row = b * T + first
+    if PASSED:  # a segment's offsets fit 32 bits, as PARTIAL_BYTES bounds it
+        passed_by += row * heads * X
+        more = tl.load(passed_by + i, mask=inside, other=0.0).to(tl.float32)
+        summed += more * tl.load(factor + i % (heads * X), mask=inside, other=0.0).to(tl.float32)
+    to = s * out_row + i % (heads * X)
+    if X % 4 == 0:
+        to = tl.max_contiguous(tl.multiple_of(to, 4), 4)
+    tl.store(out + row * out_row + to, summed.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -49,17 +60,18 @@ def _sum_tiles(
 ):  # fmt: skip
     B = tl.num_programs(1).to(tl.int64)
     _sum_one(
-        parts, out, tl.program_id(0), first, S, T, N, 1, S * N * V, N * V, V,
-        1, 0, tiles, B * S * N * V, V, BLOCK, MEMBERS,
+        parts, out, N * V, tl.program_id(0), first, S, T, N, 1, S * N * V, N * V, V,
+        1, 0, tiles, B * S * N * V, out, out, V, BLOCK, MEMBERS, False,
     )  # fmt: skip
 
 
 @triton.jit
 def _sum_gradients(
-    query, key, value, forget, d_query, d_key, d_value, d_forget,
-    first, S, T, N, tiles, query_heads, key_heads, value_heads, forget_heads,
+    query, key, value, forget, d_query, d_key, d_value, d_forget, grad_output, residual,
+    query_t, key_t, value_t, forget_t, first, S, T, N, tiles,
+    query_heads, key_heads, value_heads, forget_heads,
     K: tl.constexpr, V: tl.constexpr, FEW: tl.constexpr, CELLS: tl.constexpr,
-    BLOCK: tl.constexpr, MEMBERS: tl.constexpr,
+    BLOCK: tl.constexpr, MEMBERS: tl.constexpr, RESIDUAL: tl.constexpr,
 ):  # fmt: skip
     """One launch for the four: each takes the blocks that it needs, in this order."""
     B = tl.num_programs(1).to(tl.int64)
@@ -71,25 +83,25 @@ def _sum_gradients(
     one: tl.constexpr = 1
     if block < q_blocks:
         _sum_one(
-            query, d_query, block, first, S, T, query_heads, N // query_heads, N * rows, K, rows,
-            1, 0, N // query_heads, rows, K, BLOCK, MEMBERS,
+            query, d_query, query_t, block, first, S, T, query_heads, N // query_heads,
+            N * rows, K, rows, 1, 0, N // query_heads, rows, query, query, K, BLOCK, MEMBERS, False,
         )  # fmt: skip
     elif block < q_blocks + k_blocks:
         _sum_one(
-            key, d_key, block - q_blocks, first, S, T, key_heads, N // key_heads, N * rows, K,
-            rows, 1, 0, N // key_heads, rows, K, BLOCK, MEMBERS,
+            key, d_key, key_t, block - q_blocks, first, S, T, key_heads, N // key_heads,
+            N * rows, K, rows, 1, 0, N // key_heads, rows, key, key, K, BLOCK, MEMBERS, False,
         )  # fmt: skip
     elif block < q_blocks + k_blocks + v_blocks:
         _sum_one(
-            value, d_value, block - q_blocks - k_blocks, first, S, T, value_heads,
-            N // value_heads, S * N * V, N * V, V,
-            N // value_heads, V, tiles, B * S * N * V, V, CELLS, FEW,
+            value, d_value, value_t, block - q_blocks - k_blocks, first, S, T, value_heads,
+            N // value_heads, S * N * V, N * V, V, N // value_heads, V, tiles, B * S * N * V,
+            grad_output, residual, V, CELLS, FEW, RESIDUAL,
         )  # fmt: skip
     else:
         _sum_one(
-            forget, d_forget, block - q_blocks - k_blocks - v_blocks, first, S, T, forget_heads,
-            N // forget_heads, S * N, N, 1,
-            N // forget_heads, 1, tiles, B * S * N, one, CELLS, FEW,
+            forget, d_forget, forget_t, block - q_blocks - k_blocks - v_blocks, first, S, T,
+            forget_heads, N // forget_heads, S * N, N, 1,
+            N // forget_heads, 1, tiles, B * S * N, forget, forget, one, CELLS, FEW, False,
         )  # fmt: skip
 
 
@@ -103,21 +115,32 @@ def sum_tiles(parts: Tensor, out: Tensor, first: int) -> None:
     )
 
 
-def sum_gradients(parts: list[Tensor], outs: list[Tensor], first: int) -> None:
+def sum_gradients(
+    parts: list[Tensor],
+    outs: list[Tensor],
+    first: int,
+    grad_output: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> None:
     """Sums a segment's shares into the gradients of query, key, value and forget.
 
     Args:
         parts: d_query and d_key (B, N, S, K), d_value (tiles, B, S, N, V), d_forget (tiles, B, S,
-            N), float32: where heads share a tensor, head n counts to group n // (N / heads).
-        outs: (B, T, heads, K or V), and (B, T, heads) for the forget gate; contiguous.
+            N): where heads share a tensor, head n counts to group n // (N / heads).
+        outs: (B, T, heads, K or V), and (B, T, heads) for the forget gate; dense but for the steps
+            of T, which may be rows of a wider tensor, a multiple of 4 wide.
+        grad_output, residual: dy (B, T, N, V) and D (N, V): the value's gradient gets D dy as well;
+            then it has N heads.
     """
     tiles, B, S, N, V = parts[2].shape
     K = parts[0].shape[3]
     heads = [out.shape[2] for out in outs]
     blocks = sum(triton.cdiv(S * h * K, BLOCK) for h in heads[:2])
     blocks += triton.cdiv(S * heads[2] * V, CELLS) + triton.cdiv(S * heads[3], CELLS)
+    passed = parts[2] if residual is None else residual
     _sum_gradients[(blocks, B)](
-        *parts, *outs, first, S, outs[0].shape[1], N, tiles, *heads, K=K, V=V,
+        *parts, *outs, passed if grad_output is None else grad_output, passed,
+        *(out.stride(1) for out in outs), first, S, outs[0].shape[1], N, tiles, *heads, K=K, V=V,
         FEW=min(MEMBERS, triton.next_power_of_2(tiles)), CELLS=CELLS, BLOCK=BLOCK,
-        MEMBERS=MEMBERS, num_warps=4,
+        MEMBERS=MEMBERS, RESIDUAL=residual is not None, num_warps=4,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from allpairspy import AllPairs
 from kernels.cross_entropy.triton_rows import softmax_rows
 from kernels.m2rnn import proving, triton_scan
 from kernels.m2rnn.checking import Shape, errors, make_case
+from kernels.m2rnn.partial_sums import sum_gradients
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
 from tests.kernels.gated_norm_cases import NORMS, norm_errors
 
@@ -86,6 +87,32 @@ def test_vector_cells(clip, B, T, V):
 def test_gate_and_norm(options):
     for name, error in norm_errors("cpu", torch.float32, **options).items():
         assert error < 1e-6, name
+
+
+@pytest.mark.parametrize("Nv,residual", [(4, True), (2, False)])
+def test_shares_are_summed_into_slices_of_one_tensor(Nv, residual):
+    generator = torch.Generator().manual_seed(0)
+    tiles, B, T, N, K, V, first, S = 3, 2, 9, 4, 8, 16, 4, 5
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator)
+
+    parts = [normal(B, N, S, K), normal(B, N, S, K), normal(tiles, B, S, N, V)]
+    parts.append(normal(tiles, B, S, N))
+    wide, forget = torch.zeros(B, T, 3 * K + Nv * V + 4), torch.zeros(B, T, N)
+    q, k, v, _ = wide.split([K, 2 * K, Nv * V, 4], dim=-1)
+    outs = [q.unflatten(-1, (1, K)), k.unflatten(-1, (2, K)), v.unflatten(-1, (Nv, V)), forget]
+    dy, D = normal(B, T, N, V), normal(N, V)
+    sum_gradients(parts, outs, first, *((dy, D) if residual else ()))
+    expected = torch.zeros_like(wide)
+    here = expected[:, first : first + S]
+    here[..., :K] = parts[0].sum(1)
+    here[..., K : 3 * K] = parts[1].unflatten(1, (2, 2)).sum(2).transpose(1, 2).flatten(2)
+    value = parts[2].sum(0) + (D * dy[:, first : first + S] if residual else 0)
+    here[..., 3 * K : -4] = value.unflatten(2, (Nv, -1)).sum(3).flatten(2)
+    assert torch.allclose(wide, expected, atol=1e-5)
+    assert torch.allclose(forget[:, first:], parts[3].sum(0), atol=1e-5)
+    assert not forget[:, :first].any()
 
 
 def test_rows_of_logits_become_gradients_and_losses():

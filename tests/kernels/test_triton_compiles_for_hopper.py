@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from kernels.gated_norm.in_one import gate_norm_backward, gate_norm_forward
-from kernels.m2rnn.fast_scan import Cut
+from kernels.m2rnn.fast_scan import FORWARD, Cut
 from kernels.m2rnn.gluon_backward import fast_backward
 from kernels.m2rnn.gluon_forward import fast_forward
 from kernels.m2rnn.partial_sums import _sum_gradients, _sum_tiles
@@ -125,7 +125,7 @@ FAST = [
 @pytest.mark.parametrize("R,V,weight,phi,reset,clip,even", FAST)
 def test_fast_scan(tmp_path, R, V, weight, phi, reset, clip, even):
     constants = {"K": 64, "V": V, "C": 16, "WEIGHT": weight, "PHI": phi, "RESET": reset}
-    forward = constants | {"R": R, "SAVE": True, "EVEN": even and R == 32}
+    forward = constants | {"R": R, "SAVE": True, "EVEN": even and R == 32} | FORWARD[R]
     assert spilled(tmp_path, fast_forward, forward, "bf16", num_warps=1) == 0
     how = Cut(rows=R, tiles=1, segment=16, even=even).backward_options(V)
     options = {name: how.pop(name) for name in ("num_warps", "maxnreg")}
@@ -197,6 +197,7 @@ def test_sums(tmp_path):
     tiles = {"V": 16, "BLOCK": 1024, "MEMBERS": 2}
     assert spilled(tmp_path, _sum_tiles, tiles, "bf16", num_warps=4) == 0
     gradients = {"K": 64, "V": 16, "FEW": 4, "CELLS": 1024, "BLOCK": 64, "MEMBERS": 64}
+    gradients |= {"RESIDUAL": True}
     assert spilled(tmp_path, _sum_gradients, gradients, "bf16", num_warps=4) == 0
 
 

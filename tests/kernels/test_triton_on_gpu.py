@@ -181,7 +181,7 @@ def test_more_than_2_to_the_32_states():
     for name, x in single.items():
         if name != "d_weight":
             error = (together[name][-1:].double() - x.double()).norm() / x.double().norm()
-            assert error < 3e-3, name
+            assert error < 6e-3, name  # two roundings of shares; a wrapped offset makes it 1
 
 
 def test_extra_memory_is_bounded():
