@@ -16,8 +16,8 @@ from arch_search.records import read_experiment
 from arch_search.storage import Root
 from arch_search.tracking.reports import attach_report
 from dashboards.pages import charts_url
-from dashboards.report import headline, make_report, write_report
-from dashboards.sweep_report import make_sweep_report, sweep_headline, write_sweep_report
+from dashboards.report import headline, make_report, report_files, write_files
+from dashboards.sweep_report import make_sweep_report, sweep_files, sweep_headline
 from dashboards.ui import running_ui
 
 
@@ -32,24 +32,32 @@ def report(
             "--output", help="The folder for the files; the experiment's own if not given."
         ),
     ] = None,
+    figures: Annotated[
+        str,
+        typer.Option(
+            "--figures", help="Only Markdown with these figures, by comma; to keep, not logged."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON.")] = False,
 ) -> None:
     """Write the experiment as one HTML page, Markdown, LaTeX tables and SVG figures; log them."""
     root = Root()
     experiment = read_experiment(name, root)
-    folder = _writable(output or experiment.folder.report)
+    chosen = [one for one in figures.split(",") if one]
     if experiment.plan.sweep is not None:
-        drawn = make_sweep_report(root, experiment.plan)
-        paths = write_sweep_report(drawn, folder)
+        files = sweep_files(make_sweep_report(root, experiment.plan), only=chosen)
         numbers = sweep_headline(root, experiment.plan)
     else:
         made = make_report(experiment, metric=metric)
-        paths, numbers = write_report(made, folder), headline(made.comparison)
-    behind = attach_report(root, experiment.plan, paths, numbers)
+        files, numbers = report_files(made, only=chosen), headline(made.comparison)
+    paths = write_files(files, _writable(output or experiment.folder.report))
+    behind = "" if chosen else attach_report(root, experiment.plan, paths, numbers)
     if as_json:
-        print(json.dumps({"files": [str(path) for path in paths], "mlflow": behind or "logged"}))
+        logged = behind or ("a part is not logged" if chosen else "logged")
+        print(json.dumps({"files": [str(path) for path in paths], "mlflow": logged}))
         return
-    print(next(path for path in paths if path.name == "report.html"))
+    first = "report.md" if chosen else "report.html"
+    print(next(path for path in paths if path.name == first))
     if behind:
         print(f"not logged to MLflow: {behind}", file=sys.stderr)
 

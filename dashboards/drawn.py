@@ -139,9 +139,10 @@ CAPTIONS = {
     "metrics some will stand out by chance.",
     "curves": "Line: mean over seeds. Band: lowest to highest seed. The start may be cut "
     "off above.",
-    "positions": "Bits per byte at each position of long validation documents, to several times "
-    "the training length. Line: mean over seeds. Band: lowest to highest seed. Both panels rest on "
-    "the same documents, so what is common to all arms cancels on the right.",
+    "positions": "Bits per byte by position in long validation documents, to several times "
+    "the training length, pooled to four points an octave. Line: mean over seeds. Band: lowest to "
+    "highest seed. Both panels rest on the same documents, so what is common to all arms cancels "
+    "on the right.",
     "sequences": "Held-out items of the task, mean over seeds. Dashed: the training length.",
     "states": "Line: the best arm of each mixer and state size, mean over seeds. Dots: runs. "
     "Dashed, in a mixer's colour: its smallest state with an accuracy of 0.99.",

@@ -6,11 +6,12 @@ import pandas as pd
 import vl_convert
 
 from arch_search.compare import Comparison
-from arch_search.metric_names import label
+from arch_search.metric_names import direction, label
 from arch_search.records import Experiment, curve_metric
 from dashboards.palette import INK, MUTED, SHADE, arm_colours, chart_style, mixer_colours
 
 WIDTH = 1_000
+AN_OCTAVE = 4  # points of the loss by position for each doubling
 MANY_ARMS = 7  # more than these get a panel each, beside the baseline
 
 
@@ -69,7 +70,8 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
         ]
     )  # fmt: skip
     y = alt.Y("arm:N", sort=order, title=None, axis=row_axis())
-    title = f"difference to {comparison.baseline} in {label(comparison.metric)}"
+    way = {-1: " (lower is better)", 1: " (higher is better)", 0: ""}[direction(comparison.metric)]
+    title = f"difference to {comparison.baseline} in {label(comparison.metric)}{way}"
     base = alt.Chart(found)
     scale = alt.Scale(zero=True, nice=False, padding=14)
     layers: list[alt.Chart] = [
@@ -117,10 +119,17 @@ def learning_curves(experiment: Experiment, curves: pd.DataFrame):
 
 
 def loss_by_position(experiment: Experiment, table: pd.DataFrame, training_length: int):
-    """Bits per byte at each position of long documents; the training length is marked."""
+    """Bits per byte by position in long documents; the training length is marked.
+
+    Pieces are pooled to a few points an octave: on a logarithmic axis the far ones stand so close
+    that only the text's own ups and downs would be seen.
+    """
     at = table.assign(
         position=(table["first"] + table["last"] + 1) / 2, value=table["bits_per_byte"]
     )
+    octave = np.round(AN_OCTAVE * np.log2(at["position"].to_numpy(dtype=float)))
+    pooled = at.assign(octave=octave).groupby(["arm", "seed", "octave"])
+    at = pd.DataFrame(pooled[["position", "value"]].agg("mean")).reset_index()
     ticks = [training_length * 2.0**power for power in range(-4, 5)]
     ends = [float(min(at["position"])), float(max(table["last"]) + 1)]
     x = alt.X(

@@ -1,7 +1,7 @@
 """One experiment as a page to read: one HTML file, Markdown, LaTeX, and the figures as SVG."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -10,6 +10,8 @@ from markupsafe import Markup
 from arch_search.budgets import token_multipliers
 from arch_search.compare import Comparison, compare_experiment
 from arch_search.documents import document_differences
+from arch_search.errors import UsageError
+from arch_search.experiment import nearest
 from arch_search.measured_speeds import read_speeds
 from arch_search.metric_names import label
 from arch_search.records import Experiment, read_experiment, seconds
@@ -95,16 +97,50 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
     )
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
-    """Write report.html, .md, .tex and the figures beside them; returns what was written."""
+def report_files(report: Report, *, only: Sequence[str] = ()) -> dict[str, str]:
+    """What is written, by file name: report.html, .md, .tex and a figure each.
+
+    Args:
+        only: these figures, and the Markdown that shows them: small enough for a repository.
+    Raises:
+        UsageError: one of them is not drawn of this experiment.
+    """
+    if only:
+        kept = keep_figures({name: figure.svg for name, figure in report.figures.items()}, only)
+        shown = replace(report, figures={name: report.figures[name] for name in kept})
+        return {f"{name}.svg": svg for name, svg in kept.items()} | {
+            "report.md": to_markdown(shown)
+        }
+    return {
+        **{f"{figure.name}.svg": figure.svg for figure in report.figures.values()},
+        "report.html": to_html(report),
+        "report.md": to_markdown(report),
+        "report.tex": to_latex(report),
+    }
+
+
+def keep_figures(drawn: Mapping[str, str], only: Sequence[str]) -> dict[str, str]:
+    """The figures of these names. Raises UsageError for one that is not there."""
+    for name in only:
+        if name not in drawn:
+            raise UsageError(
+                f"--figures: no figure {name!r} is drawn of this experiment; "
+                f"{nearest(name, list(drawn))}"
+            )
+    return {name: drawn[name] for name in only}
+
+
+def write_files(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write each text under its name; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {f"{figure.name}.svg": figure.svg for figure in report.figures.values()}
-    files["report.html"] = to_html(report)
-    files["report.md"] = to_markdown(report)
-    files["report.tex"] = to_latex(report)
     for name, text in files.items():
         write_atomic(folder / name, text)
     return [folder / name for name in files]
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write report.html, .md, .tex and the figures beside them; returns what was written."""
+    return write_files(report_files(report), folder)
 
 
 def refresh_report(name: str, root: Root) -> Path:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from arch_search.search.outcome import (
     values_of,
 )
 from arch_search.search.trials import Ledger, Trial
-from arch_search.storage import Root, write_atomic
+from arch_search.storage import Root
 from arch_search.sweep_spec import SweepSpec
 from arch_search.throughput.record import OK, interval, read_record
 from dashboards import sweep_figures
 from dashboards.figures import to_svg
+from dashboards.report import keep_figures, write_files
 
 HERE = Path(__file__).parent
 
@@ -76,15 +77,28 @@ def make_sweep_report(root: Root, plan: Plan) -> SweepReport:
     )
 
 
+def sweep_files(report: SweepReport, *, only: Sequence[str] = ()) -> dict[str, str]:
+    """What is written, by file name: report.html, report.md and a figure each.
+
+    Args:
+        only: these figures, and the Markdown that shows them.
+    """
+    drawn = {name: svg for name, _, svg in report.figures}
+    if only:
+        kept = keep_figures(drawn, only)
+        report = replace(report, figures=tuple(f for f in report.figures if f[0] in kept))
+        markdown = _render(report, "sweep.md.j2", autoescape=False)
+        return {f"{name}.svg": svg for name, svg in kept.items()} | {"report.md": markdown}
+    return {
+        **{f"{name}.svg": svg for name, svg in drawn.items()},
+        "report.html": _render(report, "sweep.html.j2", autoescape=True),
+        "report.md": _render(report, "sweep.md.j2", autoescape=False),
+    }
+
+
 def write_sweep_report(report: SweepReport, folder: Path) -> list[Path]:
     """Write report.html, report.md and the figures beside them; returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {f"{name}.svg": svg for name, _, svg in report.figures}
-    files["report.html"] = _render(report, "sweep.html.j2", autoescape=True)
-    files["report.md"] = _render(report, "sweep.md.j2", autoescape=False)
-    for name, text in files.items():
-        write_atomic(folder / name, text)
-    return [folder / name for name in files]
+    return write_files(sweep_files(report), folder)
 
 
 def sweep_headline(root: Root, plan: Plan) -> dict[str, float]:

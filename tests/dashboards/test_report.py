@@ -1,5 +1,6 @@
 """The report: self-contained, true to the comparison, and drawn from whatever is there."""
 
+import math
 import os
 import re
 import xml.etree.ElementTree as ET
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from arch_search.cli import make_app
 from arch_search.compare import compare
 from arch_search.errors import UsageError
-from arch_search.records import read_experiment
+from arch_search.records import read_experiment, table
 from arch_search.storage import ROOT_VARIABLE
 from dashboards import figures
 from dashboards.report import headline, make_report, refresh_report, write_report
@@ -137,6 +138,37 @@ def test_a_report_goes_where_it_is_told_to(planted, tmp_path, monkeypatch):
     outcome = CliRunner().invoke(make_app(arguments), arguments)
     assert isinstance(outcome.exception, UsageError)
     assert "--output" in str(outcome.exception)
+
+
+def test_a_part_small_enough_for_a_repository_is_markdown_and_its_figures(
+    planted, tmp_path, monkeypatch
+):
+    root = planted()
+    monkeypatch.setenv(ROOT_VARIABLE, str(root.path))
+    arguments = ["report", "planted", "--output", str(tmp_path / "a"), "--figures"]
+    outcome = CliRunner().invoke(make_app(arguments), [*arguments, "differences,positions"])
+    assert outcome.exit_code == 0, outcome.output
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {"report.md", "differences.svg", "positions.svg"}
+    text = (tmp_path / "a" / "report.md").read_text()
+    assert set(re.findall(r"\]\((.*?\.svg)\)", text)) == names - {"report.md"}
+    assert not re.search(r"^## .*\n\s*^## ", text, re.MULTILINE)  # no heading without a body
+    outcome = CliRunner().invoke(make_app(arguments), [*arguments, "diferences"])
+    assert isinstance(outcome.exception, UsageError)
+    assert "did you mean 'differences'" in str(outcome.exception)
+
+
+def test_loss_by_position_is_pooled_to_a_few_points_an_octave(planted):
+    experiment = read_experiment("planted", planted())
+    pieces = table(experiment, "loss_by_position")
+    chart = figures.loss_by_position(experiment, pieces, 128).to_dict()
+    drawn = next(
+        rows for rows in chart["datasets"].values() if {"arm", "position", "mean"} <= set(rows[0])
+    )
+    of_one = sorted(row["position"] for row in drawn if row["arm"] == "baseline")
+    octaves = math.log2(of_one[-1] / of_one[0])
+    assert len(of_one) <= 4 * octaves + 2
+    assert len(of_one) < len(set(pieces["first"]))
 
 
 def test_what_cannot_be_compared_gets_no_report(planted):
