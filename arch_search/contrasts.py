@@ -62,6 +62,12 @@ def declared_interactions(
     return tuple(pair for pair in given if pair is not None)
 
 
+def declared_subsets(contrasts: Mapping[str, str | ContrastFile]) -> tuple[Mapping[str, Any], ...]:
+    """The levels within which the file asks about effects, each once."""
+    given = [c.within for c in contrasts.values() if isinstance(c, ContrastFile) and c.of is None]
+    return tuple(within for i, within in enumerate(given) if within and within not in given[:i])
+
+
 def resolve_contrasts(
     declared: Mapping[str, str | ContrastFile], arms: Sequence[ArmSpec]
 ) -> tuple[ContrastSpec, ...]:

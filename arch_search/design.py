@@ -48,6 +48,7 @@ def make_arms(
     is_attention: Callable[[str], bool],
     solve: Callable[[str, str, str, int], int],
     interactions: Sequence[tuple[str, str]] = (),
+    subsets: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Arm, ...]:
     """All arms of an experiment over the base pattern `layers`, the baseline first.
 
@@ -55,12 +56,14 @@ def make_arms(
         is_attention: whether a layer's name is softmax attention.
         solve: (block, quantity, knob, target) -> the knob's value that comes nearest to the target.
         interactions: pairs of factors whose interaction a subset (`choose`) must tell.
+        subsets: levels of factors among which it must tell the effects of the others.
     Raises:
         UsageError: axes that do not fit each other or the pattern.
     """
     made = [Arm(name="baseline", factors={}, layers=layers, is_baseline=True)] if baseline else []
     if arms.replace is not None:
-        made += _replacements(arms, layers, is_attention, solve, interactions)
+        cells = _cells(arms, interactions, subsets)
+        made += _replacements(arms, layers, is_attention, solve, cells)
     elif any((arms.with_, arms.count, arms.position, arms.at, arms.vary, arms.cells,
               arms.controls, arms.choose)):  # fmt: skip
         raise UsageError("arms: say which block is replaced, as in 'replace: gdn'")
@@ -89,12 +92,23 @@ def _at_length(arm: Arm, length: int) -> Arm:
     )
 
 
+def _cells(
+    arms: ArmsFile,
+    interactions: Sequence[tuple[str, str]],
+    subsets: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """The combinations that are listed, or all, or those of them that are chosen."""
+    levels = _levels(arms)
+    cells = [_checked_cell(cell, levels) for cell in arms.cells] or _full_factorial(levels)
+    return choose_cells(cells, arms.choose, interactions, subsets) if arms.choose else cells
+
+
 def _replacements(
     arms: ArmsFile,
     layers: tuple[str, ...],
     is_attention: Callable[[str], bool],
     solve: Callable[[str, str, str, int], int],
-    interactions: Sequence[tuple[str, str]],
+    cells: Sequence[dict[str, Any]],
 ) -> Iterator[Arm]:
     assert arms.replace is not None
     replaceable = [i for i, name in enumerate(layers) if name == arms.replace]
@@ -103,9 +117,6 @@ def _replacements(
         raise UsageError(f"arms.replace: no layer is called {arms.replace!r}; {known}")
     attention = [i for i, name in enumerate(layers) if is_attention(name)]
     levels = _levels(arms)
-    cells = [_checked_cell(cell, levels) for cell in arms.cells] or _full_factorial(levels)
-    if arms.choose:
-        cells = choose_cells(cells, arms.choose, interactions)
     for cell in cells:
         shown = {axis: level for axis, level in cell.items() if axis in levels}
         yield _arm_of_cell(

@@ -32,6 +32,16 @@ def is_number(level: Any) -> bool:
     return isinstance(level, int | float) and not isinstance(level, bool)
 
 
+def is_within(cell: Cell, levels: Mapping[str, Any]) -> bool:
+    """Whether a cell is at these levels: of each factor one, or one of a list."""
+    for factor, wanted in levels.items():
+        own = {key(cell[factor])} if factor in cell else set[str]()
+        several = map(key, wanted) if isinstance(wanted, list) else ()
+        if not own & {key(wanted), *several}:
+            return False
+    return True
+
+
 def shared_factors(cells: Sequence[Cell]) -> list[str]:
     """Factors that every cell has and that differ among them."""
     if not cells:

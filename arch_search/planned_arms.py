@@ -6,7 +6,7 @@ from typing import Any
 
 from arch_search.composition import TAKEN_WHOLE
 from arch_search.confounds.derived import derived_counts
-from arch_search.contrasts import declared_interactions
+from arch_search.contrasts import declared_interactions, declared_subsets
 from arch_search.design import Arm, make_arms
 from arch_search.errors import UsageError
 from arch_search.experiment import DataFile, ExperimentFile, nearest, validate
@@ -42,6 +42,7 @@ def resolve_arms(
         is_attention=lambda name: base.kind_of(name) == "attention",
         solve=lambda block, quantity, knob, target: solve_state(base, block, knob, target),
         interactions=declared_interactions(file.contrasts),
+        subsets=declared_subsets(file.contrasts),
     )
     known: dict[str, PlannedData] = {}
     arms: list[ArmSpec] = []

@@ -137,7 +137,13 @@ def _with_findings(plan: Plan, file: ExperimentFile, root: Root, tuning_runs: in
     return replace(
         plan,
         findings=(
-            *find_confounds(file, plan.arms, seeds=seeds, tuned=bool(plan.tuned)),
+            *find_confounds(
+                file,
+                plan.arms,
+                seeds=seeds,
+                tuned=bool(plan.tuned),
+                contrasts=plan.contrasts,
+            ),
             *describe_tuning(file, plan.tuned, tuning_runs),
         ),
         noise=noise,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from arch_search.confounds.aliasing import aliased_factors, bundled_levels
+from arch_search.confounds.balance import unbalanced_contrasts
 from arch_search.confounds.branches import unequal_branches
 from arch_search.confounds.derived import ArmFacts, derive
 from arch_search.confounds.layouts import aliased_layouts, places
@@ -11,7 +12,7 @@ from arch_search.confounds.sizes import unequal_sizes, unequal_states
 from arch_search.confounds.standing import standing_limits
 from arch_search.confounds.starts import unequal_decay, unequal_starts
 from arch_search.experiment import ExperimentFile
-from arch_search.plan_spec import ArmSpec, FindingSpec
+from arch_search.plan_spec import ArmSpec, ContrastSpec, FindingSpec
 
 __all__ = ["find_confounds"]
 
@@ -19,18 +20,25 @@ LEVELS = ("warning", "residue", "limit")
 
 
 def find_confounds(
-    file: ExperimentFile, arms: Sequence[ArmSpec], *, seeds: int, tuned: bool = False
+    file: ExperimentFile,
+    arms: Sequence[ArmSpec],
+    *,
+    seeds: int,
+    tuned: bool = False,
+    contrasts: Sequence[ContrastSpec] = (),
 ) -> tuple[FindingSpec, ...]:
     """Everything set or derived that differs besides the factors; warnings first.
 
     Args:
         seeds: how many each arm has.   tuned: learning rates were chosen for each mixer.
+        contrasts: those of the file, resolved.
     """
     facts: list[ArmFacts] = [derive(arm) for arm in arms]
     found = [
         *aliased_factors(arms),
         *aliased_layouts(arms),
         *bundled_levels(file),
+        *unbalanced_contrasts(file, contrasts, arms),
         *unequal_settings(file, arms, tuned=tuned),
         *unequal_options(file, arms),
         *unequal_sizes(file, arms),

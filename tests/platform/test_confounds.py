@@ -134,6 +134,14 @@ PLANTED = {
             "two": {"model": {"pattern": "gdn*5 m2rnn*2 attn"}}}) | {
         "model": {**WRITTEN["model"], "pattern": "gdn*7 attn"}},
         "m2rnn among gated_deltanet layers: its count and position move together"),
+    "unbalanced contrast": (
+        {**changed(FAIR, "arms/cells", [
+            *({"with": "m2rnn", "count": c, "position": p}
+              for c, p in ((1, "first"), (1, "last"), (2, "first"))),
+            *({"with": "gru", "count": c, "position": p}
+              for c, p in ((1, "first"), (1, "last"), (2, "last")))]),
+         "contrasts": {"placebo": {"of": {"with": "m2rnn"}, "minus": {"with": "gru"}}}},
+        r"placebo compares arms that also differ in position \(first 67% against 33%, "),
     "bundled options": (
         changed(changed(AXES, "arms/with", ["plain", "other"]), "model/blocks", {
             **WRITTEN["model"]["blocks"], "plain": M2RNN,
@@ -209,6 +217,8 @@ CLEAN = {
     "one layer": WRITTEN,
     "count by position": AXES,
     "placebo with fair starts": FAIR,
+    "placebo, asked of all combinations": {
+        **FAIR, "contrasts": {"placebo": {"of": {"with": "m2rnn"}, "minus": {"with": "gru"}}}},
     "nonlinearity": changed(AXES, "arms/vary", {"nonlinearity": ["tanh", "identity"]}),
     "gate": changed(AXES, "arms/vary", {"gate": ["softplus_decay", "sigmoid", "none"]}),
     "start of W": changed(AXES, "arms/vary", {"weight_init": ["identity", "normal"]}),

@@ -194,6 +194,24 @@ def test_a_chosen_subset_tells_more_than_others_of_its_size():
     assert chosen == choose_cells(cells, 8, [("count", "position")])
 
 
+def test_a_chosen_subset_tells_what_is_asked_within_some_levels():
+    """Nine of 16 cells tell the effects over all; among the arms of one mixer it takes care."""
+    arms = grid(**{"with": ["m", "mamba2"]}, count=[1, 2], position=["first", "last"], salt=[1, 2])
+    cells = [dict(a.factors) for a in arms[1:]]
+    within = {"with": "m"}
+    pairs = [("count", "position")]
+    declared = {
+        "count": ContrastFile(linear="count", within=within),
+        "both": ContrastFile(interaction=pairs[0]),
+    }
+    for number, asked in ((9, [within]), (11, [within, {"with": ["mamba2"], "count": [1, 2]}])):
+        chosen = choose_cells(cells, number, pairs, asked)
+        found = resolve_contrasts(declared, [a for a in arms if a.factors in chosen])
+        assert [c.name for c in found] == ["count", "both: slope of count x last - first"]
+    with pytest.raises(UsageError, match=r"9 arms cannot tell all effects within .* choose more"):
+        choose_cells(cells, 9, pairs, [within, {"with": "mamba2"}])
+
+
 @pytest.mark.parametrize("count, says", [(4, "choose at least 5"), (13, "13 of 12")])
 def test_a_subset_too_small_or_too_large_is_refused(count, says):
     with pytest.raises(UsageError, match=says):
