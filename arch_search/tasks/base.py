@@ -50,11 +50,14 @@ class Task(ABC):
 
     asks: what a run must have trained on: a corpus; a synthetic task; or text, be it of a corpus or
     of a task that is written as text.
+    later: options that came when results were kept already; at their defaults they are left out of
+    what identifies an evaluation.
     """
 
     Options: ClassVar[type]
     metrics: ClassVar[tuple[str, ...]] = ()
     asks: ClassVar[Literal["corpus", "task", "text"]] = "corpus"
+    later: ClassVar[tuple[str, ...]] = ()
 
     def metric_names(self, options: Any) -> tuple[str, ...]:
         """What it reports with these options; no two evaluations of a run may share a name.

@@ -50,9 +50,14 @@ def read_options(name: str, given: Mapping[str, Any]) -> Any:
     try:
         return TypeAdapter(cls).validate_python(dict(given))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problem, others = worst(error)
         key = ".".join(map(str, problem["loc"]))
-        raise UsageError(f"evaluate.{name}.{key}: {problem['msg'].lower()}") from None
+        if problem["type"] == "unexpected_keyword_argument":
+            known = [one.name for one in fields(cls)]
+            text = f"unknown option; {nearest(key, known)}"
+        else:
+            text = said(problem, others)
+        raise UsageError(f"evaluate.{name}.{key}: {text}") from None
 
 
 def resolve(entries: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> tuple[EvaluationSpec, ...]:
@@ -65,9 +70,18 @@ def resolve(entries: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> tuple[E
     for entry in entries:
         pairs = {entry: {}} if isinstance(entry, str) else entry
         for name, options in pairs.items():
-            specs.append(EvaluationSpec(task=name, options=asdict(read_options(name, options))))
+            specs.append(EvaluationSpec(task=name, options=_written(name, options)))
     require_distinct(specs)
     return tuple(specs)
+
+
+def _written(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of an evaluation, but for those of `Task.later` at their defaults."""
+    written = asdict(read_options(name, options))
+    for key in task(name).later:
+        if written[key] == getattr(task(name).Options(), key):
+            del written[key]
+    return written
 
 
 def metric_names(specs: Sequence[EvaluationSpec]) -> list[str]:

@@ -9,10 +9,11 @@ the prompt's and the answer's tokens together, with the end-of-document token be
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from arch_search.data import Split
 from arch_search.data.encoding import tokenizer_of
@@ -22,7 +23,7 @@ from arch_search.errors import UsageError
 from arch_search.generation import Inference, generate
 from arch_search.model import LanguageModel
 from arch_search.synthetic.draws import Draws
-from arch_search.synthetic.haystacks import sentences
+from arch_search.synthetic.haystacks import sentences, sentences_of
 from arch_search.synthetic.registry import generator, read_task
 from arch_search.synthetic.text import Haystack, TextItem, TextTask, token_ids, training_haystack
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
@@ -30,12 +31,31 @@ from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 HAYSTACK_DOCUMENTS = 64  # of the validation split
 
 
+FILES = ("folder", "jsonl", "parquet")  # keys of a corpus that name paths
+
+
+def _from_here(corpus: str | dict[str, Any]) -> str | dict[str, Any]:
+    """With paths from the root on: a worker may stand in another folder."""
+    if isinstance(corpus, str):
+        return corpus
+    return {
+        key: str(Path(value).expanduser().absolute())
+        if key in FILES and isinstance(value, str)
+        else value
+        for key, value in corpus.items()
+    }
+
+
+Hay = Annotated[str | dict[str, Any], AfterValidator(_from_here)]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextOptions:
     """task: options of the task.   items: at each length.   multiples: of the training length.
 
     further: tokens generated beyond as many as the answer has.   label: what its metrics' names
-    begin with; the task's name if not given.   seed: of the items.
+    begin with; the task's name if not given.   seed: of the items.   haystack: a corpus, as
+    `data.corpus` names it, among whose sentences needles lie; that of the run if not given.
     """
 
     task: dict[str, Any] = field(default_factory=dict)
@@ -44,6 +64,7 @@ class TextOptions:
     further: NonNegativeInt = 8
     label: str = ""
     seed: NonNegativeInt = 0
+    haystack: Hay = ""
 
 
 class TextEvaluation(Task):
@@ -51,6 +72,7 @@ class TextEvaluation(Task):
 
     Options = TextOptions
     asks = "text"
+    later = ("haystack",)
 
     def __init__(self, name: str, **fixed: Any) -> None:
         """`fixed` are options of the task that evaluation sets where the file does not."""
@@ -59,11 +81,14 @@ class TextEvaluation(Task):
     def metric_names(self, options: TextOptions) -> tuple[str, ...]:
         kinds = ("strict_accuracy", "contained_accuracy")
         label = options.label or self.name
-        return tuple(f"{label}/{kind}_{m}x" for kind in kinds for m in options.multiples)
+        names = [f"{label}/{kind}_{m}x" for kind in kinds for m in options.multiples]
+        return (*names, f"{label}/chance")
 
     def check(self, split: Split, sequence_length: int, options: TextOptions) -> None:
         """Raises ValueError: wrong options of the task, or a length without room for an item."""
         task, task_options = self._task(options)
+        if options.haystack:
+            self._check_haystack(options)
         for multiple in options.multiples:
             draws, length = Draws(np.arange(1), "check"), multiple * sequence_length
             try:
@@ -76,8 +101,9 @@ class TextEvaluation(Task):
     ) -> Evaluation:
         task, task_options = self._task(options)
         tokenizer, label = _tokenizer(context.split), options.label or self.name
-        haystack = _haystack(context.split)
-        metrics: dict[str, float] = {}
+        haystack = _haystack(context.split, options.haystack)
+        chance = task.chance(task_options, context.sequence_length)
+        metrics: dict[str, float] = {f"{label}/chance": chance}
         rows: dict[str, list[Any]] = defaultdict(list)
         for multiple in options.multiples:
             length = multiple * context.sequence_length
@@ -100,8 +126,19 @@ class TextEvaluation(Task):
             tables={"answers": dict(rows)},
             convention=f"{options.items} prompts of {self.name} at each length, greedy, as many "
             f"tokens as the answer has and {options.further} more; strict: begins with the answer; "
-            "contained: share of the expected strings that occur",
+            "contained: share of the expected strings that occur"
+            + (f"; haystack: {options.haystack}" if options.haystack else ""),
         )
+
+    def _check_haystack(self, options: TextOptions) -> None:
+        if self.name != "needles":
+            raise UsageError(
+                f"evaluate.{self.name}.haystack: only needles lie in one; leave it out"
+            )
+        try:
+            sentences_of(options.haystack)
+        except UsageError as error:
+            raise UsageError(f"evaluate.needles.haystack: {error}") from None
 
     def _task(self, options: TextOptions) -> tuple[TextTask, Any]:
         name, task_options = read_task({self.name: {**self.fixed, **options.task}})
@@ -145,7 +182,9 @@ def _tokenizer(split: Split | None) -> Tokenizer:
     return BYTES if split is None else tokenizer_of(split.manifest)
 
 
-def _haystack(split: Split | None) -> Haystack:
+def _haystack(split: Split | None, corpus: str | dict[str, Any]) -> Haystack:
+    if corpus:
+        return lambda: sentences_of(corpus)
     if split is None:
         return training_haystack
     found: list[str] = []

@@ -15,7 +15,7 @@ from arch_search.synthetic.base import Examples
 from arch_search.synthetic.registry import generator, resolved_task
 from arch_search.synthetic.text import TextItem
 from arch_search.tasks.base import EvaluationContext
-from arch_search.tasks.registry import read_options, task
+from arch_search.tasks.registry import read_options, resolve, task
 from arch_search.tasks.synthetic import (
     Scores,
     balanced_accuracy,
@@ -195,8 +195,45 @@ def test_a_model_of_a_corpus_is_asked_in_its_own_tokens(name, options, context, 
     table = found.tables["answers"]
     assert len(table["said"]) == read.items * len(read.multiples)
     assert all(0 <= score <= 1 for score in table["contained"])
+    chance = {"passkey": 1e-5, "MV": 0.0, "programs": 0.1}
+    assert found.metrics[f"{read.label or name}/chance"] == chance[read.label or name]
     again = task(name)(model_of("gated_deltanet"), context, read)
     assert again == found
+
+
+def test_needles_lie_in_any_corpus_that_is_named(context, model_of, tmp_path, monkeypatch):
+    folder = tmp_path / "essays"
+    folder.mkdir()
+    for i in range(24):
+        (folder / f"{i}.txt").write_text("Nobody but this essay says wombat. " * 9)
+    monkeypatch.chdir(tmp_path)
+    options = {"items": 2, "multiples": [24], "haystack": {"folder": "essays"}}
+    read = read_options("needles", options)
+    assert read.haystack == {"folder": str(folder)}  # wherever a worker stands
+    asked = []
+
+    def watched(model, items, *rest):
+        asked.extend(item.prompt for item in items)
+        return ["" for _ in items]
+
+    monkeypatch.setattr("arch_search.tasks.text.answers", watched)
+    task("needles").check(context.split, context.sequence_length, read)
+    found = task("needles")(model_of("gru"), context, read)
+    assert all(prompt.count("says wombat.") > 5 for prompt in asked)
+    assert "haystack: {'folder':" in found.convention
+    wrong = read_options("needles", {**options, "haystack": {"folder": "essay"}})
+    with pytest.raises(UsageError, match=r"needles\.haystack: no folder .*essay\b"):
+        task("needles").check(context.split, context.sequence_length, wrong)
+    with pytest.raises(UsageError, match="only needles lie in one"):
+        task("passkey").check(context.split, 512, read_options("passkey", {"haystack": "sotu"}))
+
+
+def test_an_option_that_came_later_leaves_what_was_evaluated_as_it_was():
+    [plain] = resolve([{"passkey": {"items": 7}}])
+    assert "haystack" not in plain.options
+    [other] = resolve([{"needles": {"haystack": "stdlib"}}])
+    assert other.options["haystack"] == "stdlib"
+    assert plain.hash == "1b750782ee2ee1be"
 
 
 def test_a_length_without_room_is_refused_before_anything_runs(context):
