@@ -121,7 +121,7 @@ def _replacements(
         shown = {axis: level for axis, level in cell.items() if axis in levels}
         yield _arm_of_cell(
             cell, arms, layers, _chosen_layers(cell, replaceable, attention), solve,
-            name=_slug("-".join(_label(axis, level) for axis, level in shown.items())),
+            name=_name(shown, levels),
             factors={axis: _plain(level) for axis, level in shown.items()},
         )  # fmt: skip
     for name, given in arms.controls.items():
@@ -275,10 +275,18 @@ def _plain(level: Any) -> Any:
     return list(level) if isinstance(level, tuple) else level
 
 
-def _label(axis: str, level: Any) -> str:
-    if isinstance(level, tuple):
-        return "+".join(map(str, level))
-    return str(level) if axis in ("with", "count", "position") else f"{axis}={level}"
+def _name(cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]) -> str:
+    """The levels, with their axis where they do not speak for themselves; no place of all arms."""
+    words = [level for values in levels.values() for level in values if isinstance(level, str)]
+    shown = []
+    for axis, level in cell.items():
+        if axis == "at" and list(levels["at"]) == [level]:
+            continue
+        text = "+".join(map(str, level)) if isinstance(level, tuple) else str(level)
+        speaks = axis in ("with", "count", "position") or isinstance(level, tuple)
+        speaks = speaks or (isinstance(level, str) and words.count(level) == 1)
+        shown.append(text if speaks else f"{axis}={level}")
+    return _slug("-".join(shown))
 
 
 def _slug(name: str) -> str:

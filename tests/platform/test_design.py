@@ -100,6 +100,7 @@ def test_vary_overrides_options_of_the_replaced_layers_only():
         {"nonlinearity": "identity", "key_dim": 40},
     ]
     assert {arm.replaced for arm in arms} == {(2,)}
+    assert [arm.name for arm in arms] == ["m2rnn-tanh-state=4000", "m2rnn-identity-state=4000"]
     assert arms[1].factors["state"] == 4000
 
 
