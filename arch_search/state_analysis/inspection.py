@@ -10,7 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from arch_search.model import LanguageModel, next_token_loss
+from arch_search.losses import token_losses_and_states
+from arch_search.model import LanguageModel
 from arch_search.state_analysis.collapse import FACTOR, Collapse, find_collapse, in_buckets
 from arch_search.state_analysis.mitigations import Mitigation, changed_layers, mitigated
 from arch_search.state_analysis.trace import trace_states
@@ -112,9 +113,10 @@ def losses_in_pieces(
     for start in range(0, length, piece):
         tick()
         end = min(start + piece, length)
-        logits, states = model(tokens[:, start:end], states)
-        loss = next_token_loss(logits, tokens[:, start + 1 : end + 1])
-        mean = float(loss) / tokens[:, start:end].numel()
+        loss, states = token_losses_and_states(
+            model, tokens[:, start:end], tokens[:, start + 1 : end + 1], states
+        )
+        mean = float(loss.mean())
         rows.append({"first": start, "position": end, "loss": mean})
     return pd.DataFrame(rows)
 

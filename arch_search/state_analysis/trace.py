@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from arch_search.model import LanguageModel, next_token_loss
+from arch_search.losses import token_losses_and_states
+from arch_search.model import LanguageModel
 from arch_search.state_analysis.layers import mixers_of
 from arch_search.state_analysis.statistics import (
     Row,
@@ -91,9 +92,10 @@ def trace_states(
     with _watched(layers):
         for end in ends:
             tick()
-            logits, states = model(both[:, start:end], states)
-            loss = next_token_loss(logits[: len(tokens)], tokens[:, start + 1 : end + 1])
-            mean = float(loss) / tokens[:, start:end].numel()
+            loss, states = token_losses_and_states(
+                model, both[:, start:end], both[:, start + 1 : end + 1], states
+            )
+            mean = float(loss[: len(tokens)].mean())
             tables["losses"].append({"first": start, "position": end, "loss": mean})
             for layer, state, begun in zip(layers, states, starts, strict=True):
                 _look(layer, state, begun, start, end, tables, keep=end in wanted)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from arch_search.data import Split, spellings_of
 from arch_search.devices import autocast
-from arch_search.model import IGNORED, LanguageModel, next_token_loss
+from arch_search.losses import token_losses_and_states
+from arch_search.model import IGNORED, LanguageModel
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 TOKENS_PER_FORWARD = 16_384
@@ -43,9 +44,9 @@ def token_losses(
         context.tick()
         tokens, targets = _pad(group, context.device)
         with autocast(context.device, context.precision):
-            logits, _ = model(tokens)
-        loss = next_token_loss(logits, targets, reduction="none").view(targets.shape).cpu().numpy()
-        losses += [row[: len(window) - 1] for row, window in zip(loss, group, strict=True)]
+            loss, _ = token_losses_and_states(model, tokens, targets)
+        found = loss.cpu().numpy()
+        losses += [row[: len(window) - 1] for row, window in zip(found, group, strict=True)]
     model.train(was_training)
     return losses
 

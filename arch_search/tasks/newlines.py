@@ -13,7 +13,8 @@ import torch
 
 from arch_search.data import Split, spellings_of
 from arch_search.devices import autocast
-from arch_search.model import LanguageModel, next_token_loss
+from arch_search.losses import token_losses_and_states
+from arch_search.model import LanguageModel
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 
 
@@ -86,8 +87,8 @@ def carried_losses(
         stop = min(start + piece, len(tokens) - 1)
         part = torch.from_numpy(tokens[None, start : stop + 1]).to(context.device)
         with autocast(context.device, context.precision):
-            logits, states = model(part[:, :-1], states)
-        losses.append(next_token_loss(logits, part[:, 1:], reduction="none").double().cpu().numpy())
+            loss, states = token_losses_and_states(model, part[:, :-1], part[:, 1:], states)
+        losses.append(loss[0].double().cpu().numpy())
     model.train(was_training)
     return np.concatenate(losses)
 

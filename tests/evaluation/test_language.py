@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from arch_search import losses
 from arch_search.errors import UsageError
-from arch_search.model import next_token_loss
+from arch_search.model import IGNORED, next_token_loss
 from arch_search.tasks.language import LossByPosition, Perplexity
 from arch_search.tasks.newlines import Newlines
 from arch_search.tasks.registry import is_reported, metric_names, resolve
@@ -48,6 +49,31 @@ def test_perplexities_are_those_of_a_loop_over_windows(model_of, context, split)
     assert found.metrics["val/byte_perplexity"] == pytest.approx(math.exp(nats / 200), rel=1e-5)
 
 
+def test_logits_of_few_tokens_at_a_time_give_the_same_losses(model_of, monkeypatch):
+    model = model_of("gru", "attention")
+    tokens = torch.randint(0, 257, (3, 50), generator=torch.Generator().manual_seed(0))
+    targets = tokens.roll(-1, dims=1)
+    targets[1, 40:] = IGNORED
+    logits, states = model(tokens)
+    whole, most = next_token_loss(logits, targets, reduction="none"), []
+    compute = model.logits
+
+    def watched(features):
+        most.append(len(features) * 257)
+        return compute(features)
+
+    monkeypatch.setattr(model, "logits", watched)
+    for limit, pieces in ((1 << 20, 1), (257 * 64, 3), (1, 150)):
+        monkeypatch.setitem(losses.LOGITS, "cpu", limit)
+        found, after = losses.token_losses_and_states(model, tokens, targets)
+        assert torch.allclose(found.flatten(), whole, atol=1e-6)
+        assert len(most) == pieces
+        assert max(most) <= max(limit, 257)
+        assert torch.equal(after[0]["state"], states[0]["state"])
+        most.clear()
+    assert (found[1, 40:] == 0).all()
+
+
 def test_a_model_gone_wrong_still_has_a_finite_perplexity(model_of, context):
     model = model_of("gru")
     with torch.no_grad():
@@ -67,11 +93,11 @@ def test_newlines_in_pieces_are_newlines_at_once(kinds, model_of, context):
     )
     tokens = torch.tensor([[256] + [10] * 128])
     logits, _ = model(tokens[:, :-1])
-    losses = next_token_loss(logits, tokens[:, 1:], reduction="none")
+    nats = next_token_loss(logits, tokens[:, 1:], reduction="none")
     assert whole.metrics["newlines/loss_in_training_length"] == pytest.approx(
-        losses[:32].mean().item(), rel=1e-5
+        nats[:32].mean().item(), rel=1e-5
     )
-    worst = losses[32:].view(-1, 8).mean(dim=1).max().item()
+    worst = nats[32:].view(-1, 8).mean(dim=1).max().item()
     assert whole.metrics["newlines/loss_worst_beyond"] == pytest.approx(worst, rel=1e-5)
     assert whole.tables["newlines"]["chance"][0] == math.log(257)
 
