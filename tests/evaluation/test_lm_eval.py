@@ -210,6 +210,31 @@ def test_what_is_wrong_is_said_before_anything_runs(evaluate, uniform, tmp_path)
         evaluate(uniform, "ruler", lengths=(256, 4096))
 
 
+def test_nothing_asks_nltk_to_download_and_what_is_missing_is_named(tmp_path, monkeypatch):
+    nltk = pytest.importorskip("nltk")
+    from arch_search.tasks.harness.local_data import local_data
+    from arch_search.tasks.harness.running import _first_line
+
+    asked = []
+    monkeypatch.setattr(nltk, "download", asked.append)
+    for download in (False, True):
+        with local_data(None, (), cache=tmp_path, download=download):
+            nltk.download("punkt_tab")
+    assert asked == ["punkt_tab"]
+    with pytest.raises(LookupError) as caught:
+        nltk.data.find("tokenizers/no_such_tokens")
+    said = _first_line(caught.value)  # below a line of asterisks
+    assert re.fullmatch(r"LookupError: Resource '?no_such_tokens'? not found\.", said)
+
+
+def test_what_lm_eval_prints_is_no_answer_of_ours(capsys):
+    from arch_search.tasks.harness.running import _quiet
+
+    with _quiet():
+        print("Downloaded punkt_tab on rank 0")
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.slow
 def test_stock_tasks_run_from_local_copies_and_a_misspelt_one_is_refused(
     evaluate, uniform, tmp_path

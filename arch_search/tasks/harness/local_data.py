@@ -2,10 +2,13 @@
 
 lm-eval reads every data set through `datasets.load_dataset`. That one function is exchanged while
 tasks are loaded, since tasks written in Python have no setting for where their data are. Without
-`download`, nothing is fetched, and no time goes into a network that is not there.
+`download`, nothing is fetched, and no time goes into a network that is not there: some tasks ask
+nltk for its data, too, as soon as they are imported.
 """
 
 import contextlib
+import importlib
+import importlib.util
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,9 +53,24 @@ def local_data(
 
     datasets.load_dataset = load
     try:
-        yield
+        with contextlib.nullcontext() if download else _nltk_offline():
+            yield
     finally:
         datasets.load_dataset = real
+
+
+@contextlib.contextmanager
+def _nltk_offline() -> Iterator[None]:
+    """What asks nltk to download goes on without; who needs the data then misses them by name."""
+    if importlib.util.find_spec("nltk") is None:
+        yield
+        return
+    nltk: Any = importlib.import_module("nltk")
+    real, nltk.download = nltk.download, lambda *names, **options: False
+    try:
+        yield
+    finally:
+        nltk.download = real
 
 
 def _local(folder: Path, name: str | None) -> tuple[str, str | None]:

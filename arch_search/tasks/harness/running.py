@@ -208,7 +208,7 @@ def _item_value(given: object) -> tuple[float, float] | None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
     text = lines[0][:200] if lines else ""
     return text if type(error).__name__ == "DataAbsent" else f"{type(error).__name__}: {text}"
 
@@ -217,12 +217,13 @@ def _first_line(error: Exception) -> str:
 def _quiet() -> Iterator[None]:
     """lm-eval and datasets say much that is of no use here; their errors are raised.
 
-    Bars of progress are for a terminal.
+    Bars of progress are for a terminal; standard output is for our own answer.
     """
     with contextlib.ExitStack() as stack:
         if not sys.stderr.isatty():
             nowhere = stack.enter_context(open(os.devnull, "w"))
             stack.enter_context(contextlib.redirect_stderr(nowhere))
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         for logger in (logging.getLogger("lm_eval"), logging.getLogger("datasets")):
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
