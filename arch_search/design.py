@@ -4,18 +4,17 @@ A position is a ranking of the replaceable layers, and a count takes a prefix of
 only exist under a replacement are nested under it: the baseline has none.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from arch_search.cells import PLACES, control_cell, full_factorial, listed_cell
 from arch_search.errors import UsageError
 from arch_search.experiment import ArmsFile, nearest, parse_count
 from arch_search.optimal import choose_cells
 from arch_search.positions import RANKINGS, rank_layers
 
-PLACES = ("count", "position", "at")
 LENGTH = "sequence_length"
 SALT = "init_salt"  # an axis like an option of the block, but one that has no effect
 
@@ -99,7 +98,7 @@ def _cells(
 ) -> list[dict[str, Any]]:
     """The combinations that are listed, or all, or those of them that are chosen."""
     levels = _levels(arms)
-    cells = [_checked_cell(cell, levels) for cell in arms.cells] or _full_factorial(levels)
+    cells = [listed_cell(cell, levels) for cell in arms.cells] or full_factorial(levels)
     return choose_cells(cells, arms.choose, interactions, subsets) if arms.choose else cells
 
 
@@ -125,7 +124,7 @@ def _replacements(
             factors={axis: _plain(level) for axis, level in shown.items()},
         )  # fmt: skip
     for name, given in arms.controls.items():
-        cell = _control_cell(name, given, levels)
+        cell = control_cell(name, given, levels)
         yield _arm_of_cell(
             cell, arms, layers, _chosen_layers(cell, replaceable, attention), solve,
             name=_slug(name), factors={"control": name}, is_control=True,
@@ -162,27 +161,6 @@ def _arm_of_cell(
     )
 
 
-def _control_cell(
-    name: str, cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
-    """A control may leave the factors' levels; what it does not name is the first level.
-
-    A block that is none of `with` may lack the varied options: of those it has what it names.
-    """
-    first = {axis: values[0] for axis, values in levels.items() if values}
-    if cell.get("with", first["with"]) not in levels["with"]:
-        first = {axis: level for axis, level in first.items() if axis in ("with", *PLACES)}
-    if "at" in cell:
-        first = {axis: level for axis, level in first.items() if axis not in PLACES}
-    filled = {**first, **cell}
-    if not {"at", "count"} & filled.keys():
-        raise UsageError(f"arms.controls.{name}: say where, by 'at' or by 'count' and 'position'")
-    for place in ("position", "at"):
-        if isinstance(filled.get(place), list):
-            filled[place] = tuple(filled[place])
-    return filled
-
-
 def _levels(arms: ArmsFile) -> dict[str, list[Any]]:
     """Each axis with its levels, in the order in which they stand in an arm's name."""
     if not arms.with_:
@@ -215,32 +193,6 @@ def _levels(arms: ArmsFile) -> dict[str, list[Any]]:
         for axis in cell:
             levels.setdefault(axis, [])
     return levels
-
-
-def _checked_cell(cell: Mapping[str, Any], levels: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """A listed cell, with axes of a single level filled in."""
-    known = {"with", *PLACES, *(axis for axis in levels if levels[axis])}
-    for axis in cell:
-        if axis not in known:
-            raise UsageError(f"arms.cells: unknown axis {axis!r}; {nearest(axis, sorted(known))}")
-    only = {axis: values[0] for axis, values in levels.items() if len(values) == 1}
-    filled = {axis: value for axis, value in {**only, **cell}.items() if axis in known}
-    if isinstance(filled.get("position"), list):
-        filled["position"] = tuple(filled["position"])
-    if isinstance(filled.get("at"), list):
-        filled["at"] = tuple(filled["at"])
-    for axis, values in levels.items():
-        if values and axis not in filled:
-            raise UsageError(f"arms.cells: {dict(cell)} names no level of {axis!r}")
-    if "count" in filled and type(filled["count"]) is not int:
-        raise UsageError(f"arms.cells: count must be a whole number, got {filled['count']!r}")
-    return {axis: filled[axis] for axis in levels if axis in filled}
-
-
-def _full_factorial(levels: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [
-        dict(zip(levels, values, strict=True)) for values in itertools.product(*levels.values())
-    ]
 
 
 def _chosen_layers(

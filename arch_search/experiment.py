@@ -24,6 +24,7 @@ from pydantic import (
 
 from arch_search.composition import load_mapping
 from arch_search.errors import UsageError
+from arch_search.input_errors import naming_lines, said, worst
 from arch_search.plan_spec import PrimarySpec, PublishedSpec
 from arch_search.run_settings import LogSpec, ResourceSpec
 from arch_search.spec import (
@@ -272,7 +273,8 @@ def validate(data: dict[str, Any], where: str) -> ExperimentFile:
 
 def load(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile:
     """Read and validate an experiment file."""
-    return validate(load_mapping(path, overrides), str(path))
+    with naming_lines(path, overrides):
+        return validate(load_mapping(path, overrides), str(path))
 
 
 def _plural(arms: dict[str, Any]) -> dict[str, Any]:
@@ -285,9 +287,7 @@ def _plural(arms: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(error: ValidationError) -> str:
     """The first problem in words, unknown keys first: they explain the rest."""
-    problems = error.errors(include_url=False)
-    problems.sort(key=lambda problem: problem["type"] != "unexpected_keyword_argument")
-    problem = problems[0]
+    problem, others = worst(error)
     keys = [str(part) for part in problem["loc"] if not _is_branch(part)]
     keys = ["with" if key == "with_" else key for key in keys]
     name = ".".join(keys)
@@ -297,8 +297,7 @@ def _describe(error: ValidationError) -> str:
         return f"unknown key {name!r}; {nearest(keys[-1], known)}"
     if problem["type"] == "missing":
         return f"{name!r} is missing"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{name}: {message[0].lower()}{message[1:]} (got {problem['input']!r})"
+    return f"{name}: {said(problem, others)}"
 
 
 def _is_branch(part: int | str) -> bool:

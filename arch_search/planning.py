@@ -18,6 +18,7 @@ from arch_search.contrasts import resolve_contrasts
 from arch_search.declarations import with_declarations
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
+from arch_search.input_errors import naming_lines
 from arch_search.noise import find_noise, find_resolution
 from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.planned_arms import resolve_arms
@@ -53,6 +54,11 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
     Raises:
         UsageError: as `make_plan`.
     """
+    with naming_lines(path, overrides):
+        return _make_plans(path, root, overrides)
+
+
+def _make_plans(path: Path, root: Root, overrides: Sequence[str]) -> tuple[Plan, Plan | None]:
     mapping = without_secrets(root.path, load_mapping(path, overrides))
     where = str(path)
     file = validate(mapping, where)
@@ -61,11 +67,11 @@ def make_plans(path: Path, root: Root, overrides: Sequence[str] = ()) -> tuple[P
             f"{where}: name {file.name!r} must be letters, digits, '.', '_' and '-', "
             "and begin with a letter or digit"
         )
-    evaluations = resolve_evaluations(file.evaluate)
-    _check_primary(file, evaluations, where)
     _check_numbers(file, where)
     _check_length(file, where)
     try:
+        evaluations = resolve_evaluations(file.evaluate)
+        _check_primary(file, evaluations, where)
         if file.sweep is not None:
             from arch_search.search.planning import make_sweep_plan  # optuna, for sweeps alone
 

@@ -1,13 +1,14 @@
 """The evaluations by name: one line each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.input_errors import said, worst
 from arch_search.run_settings import EvaluationSpec
 from arch_search.spec import STRICT
 from arch_search.tasks.base import Task

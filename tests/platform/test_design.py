@@ -134,6 +134,22 @@ def test_without_count_every_layer_is_replaced():
         ({"replace": "gdn", "with_": ("a",), "vary": {"gate": "tanh"}}, "list of values"),
         ({"replace": "gdn", "with_": ("a",), "vary": {"state": {"elements": [4]}}}, "by: key_dim"),
         ({"replace": "gdn", "with_": ("a",), "at": (3,)}, "layer 3"),
+        *(
+            (
+                {"replace": "gdn", "with_": ("a",), "count": (1,), "position": ("first",), **given},
+                rf"arms\.{where}: {axis} is .*; expected {kind}",
+            )
+            for axis, level, kind in (
+                ("with", 1, "the name of a block"),
+                ("count", "two", "a whole number"),
+                ("position", {"first": 1}, "a list of layers, or a ranking's name"),
+                ("at", "first", "a list of layers"),
+            )
+            for where, given in (
+                ("cells", {"cells": ({"count": 1, "position": "first", axis: level},)}),
+                (r"controls\.c", {"controls": {"c": {axis: level}}}),
+            )
+        ),
     ],
 )
 def test_axes_that_do_not_fit_are_refused_with_the_reason(arms, says):

@@ -4,6 +4,7 @@ import pytest
 
 from arch_search.errors import UsageError
 from arch_search.experiment import load, parse_count, parse_share
+from arch_search.planning import make_plan
 
 FIRST = Path(__file__).parents[2] / "experiments" / "first_ablation.yaml"
 
@@ -53,7 +54,14 @@ def test_shares(text, value):
         ("train.tokens=2MM", "is not a count"),
         ("train.tokens=0", "greater than 0"),
         ("model.width=-4", "greater than 0"),
-        ("seeds=2.5", "valid integer"),
+        ("seeds=2.5", "seeds: expected a whole number or a list or a mapping of keys (got 2.5)"),
+        ("model=x", "model: expected a mapping of keys (got 'x')"),
+        ("model.width=wide", "model.width: expected a whole number (got 'wide')"),
+        ("evaluate=perplexity", "evaluate: expected a list (got 'perplexity')"),
+        ("evaluate=[7]", "evaluate.0: expected a text or a mapping of keys (got 7)"),
+        ("evaluate=[{perplexity: 7}]", "evaluate.0.perplexity: expected a mapping of keys (got 7)"),
+        ("contrasts={a: {linear: 7}}", "contrasts.a.linear: expected a text (got 7)"),
+        ("contrasts={a: {within: {}, of: 7, minus: baseline}}", "contrasts.a.of: expected a text"),
         ("arms.position=[frist]", "'first', 'last', 'before_attention' or 'spread'"),
         ("primary.smallest_effect=few", "is not a share"),
         ("published={source: a paper, valeus: {}}", "did you mean 'values'"),
@@ -74,7 +82,14 @@ def test_a_wrong_key_or_value_is_one_line_that_says_what_to_do(override, says):
     [
         ("name: [", "line 1"),
         ("- a\n- b\n", "a mapping of keys"),
-        ("defaults: [base, model: tinny]\nname: a\n", "tinny"),
+        (
+            "defaults: [base, model: tiny_hybird]\nname: a\n",
+            "defaults.model: no model 'tiny_hybird'; there are: ",
+        ),
+        ("defaults: [base, model: tiny_hybird]\n", "Did you mean 'tiny_hybrid'?"),
+        ("defaults: [base, modle: tiny_hybrid]\nname: a\n", "no group 'modle'; there are: data, "),
+        ("defaults: [bse]\nname: a\n", "no base 'bse'; there are: base, "),
+        ("defaults: [base, optional model: x]\nname: a\n", "no group 'optional model'"),
         ("defaults: base\nname: a\n", "must be a list"),
         ("name: a\nname: b\n", "duplicate"),
         ("defaults: [base]\nname: a\ndata: {corpus: sotu}\n", "missing"),
@@ -88,6 +103,69 @@ def test_a_file_that_cannot_be_read_names_itself(tmp_path, text, says):
         load(path)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
+    assert "provider" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+WRONG_LINES = """\
+name: wrong
+model:
+  pattern: gdn*3 attn
+  width: 32
+  mlp: {width: 32}
+data: {corpus: sotu, sequence_length: 32, batch: 8}
+train:
+  tokens: 25600
+  schedule: {warmup: 0.1}
+baseline: {}
+arms:
+  replace: gdn
+  with: m2rnn
+  count: [1]
+  position: [first, last]
+contrasts:
+  count x position: {levels: position}
+evaluate:
+  - loss_by_position
+  - perplexity: {window: 8}
+scales:
+  laptop:
+    train: {tokens: 1K}
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, line, says",
+    [
+        ("width: 32\n  mlp", "widht: 32\n  mlp", 4, "unknown key 'model.widht'"),
+        ("warmup: 0.1", "warmup: x", 9, "train.schedule.warmup: expected a number"),
+        ("[first, last]", "[first, lats]", 15, "arms.position.1: "),
+        ("window: 8", "window: x", 20, "evaluate.perplexity.window: expected a whole number"),
+        ("window: 8", "widow: 8", 20, "did you mean 'window'"),
+        ("tokens: 25600", "tokens: 4", 8, "train.tokens is 4, less than one step"),
+        ("replace: gdn", "replace: gru", 12, "arms.replace: no layer"),
+        ("levels: position", "levels: place", 17, "contrasts.count x position: no factor"),
+        ("name: wrong", "name: a b", 1, "name 'a b' must be"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_with_its_line(root, tmp_path, old, new, line, says):
+    path = tmp_path / "experiment.yaml"
+    assert WRONG_LINES.count(old) == 1
+    path.write_text(WRONG_LINES.replace(old, new))
+    with pytest.raises(UsageError) as caught:
+        make_plan(path, root)
+    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert says in str(caught.value)
+
+
+def test_a_line_is_named_only_where_the_mistake_stands(root, tmp_path):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(WRONG_LINES)
+    with pytest.raises(UsageError, match=r"yaml: train\.tokens is 4"):
+        make_plan(path, root, ["train.tokens=4"])
+    path.write_text(WRONG_LINES.replace("tokens: 1K", "tokens: 4"))
+    with pytest.raises(UsageError, match=r"yaml, line 23: train\.tokens is 4"):
+        make_plan(path, root, ["scale=laptop"])
 
 
 def test_a_missing_file_is_said(tmp_path):
