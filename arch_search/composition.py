@@ -14,6 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from arch_search.errors import UsageError
+from blocks.options import did_you_mean
 
 TAKEN_WHOLE = ("corpus", "tokenizer", "task")
 """Keys of `data` whose mapping replaces another: `{jsonl: …}` over `{folder: …}` is no mixture."""
@@ -130,17 +131,42 @@ def _compose(path: Path, defaults: Any) -> DictConfig:
     conf = _conf_folder(path)
     base, choices = None, []
     for entry in defaults:
-        if isinstance(entry, str):
-            if base is not None:
-                raise UsageError(f"{path}: defaults has two bases, {base!r} and {entry!r}")
-            base = entry
-        else:
-            choices += [f"+{group}={choice}" for group, choice in entry.items()]
+        if isinstance(entry, dict):
+            for group, choice in entry.items():
+                _check_choice(path, conf, str(group), choice)
+                choices.append(f"+{group}={choice}")
+            continue
+        if base is not None:
+            raise UsageError(f"{path}: defaults has two bases, {base!r} and {entry!r}")
+        _check_known(path, "defaults", "base", entry, [file.stem for file in conf.glob("*.yaml")])
+        base = entry
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf), version_base="1.3"):
         composed = compose(config_name=base, overrides=choices)
     OmegaConf.set_struct(composed, False)  # the file may add keys; the validator refuses wrong ones
     return composed
+
+
+def _check_choice(path: Path, conf: Path, group: str, choice: Any) -> None:
+    """Hydra says what is missing, too, but with where and how it looked for it."""
+    groups = [_below(conf, folder) for folder in conf.rglob("*") if folder.is_dir()]
+    _check_known(path, "defaults", "group", group, groups)
+    known = [_below(conf / group, file) for file in (conf / group).rglob("*.yaml")]
+    for one in choice if isinstance(choice, list) else [choice]:
+        _check_known(path, f"defaults.{group}", group, one, known)
+
+
+def _check_known(path: Path, where: str, what: str, given: Any, known: Sequence[str]) -> None:
+    if str(given) not in known:
+        raise UsageError(
+            f"{path}: {where}: no {what} {given!r}; there are: {', '.join(sorted(known))}."
+            f"{did_you_mean(str(given), known)}"
+        )
+
+
+def _below(folder: Path, path: Path) -> str:
+    """A path in a folder as Hydra names it: without the ending."""
+    return path.relative_to(folder).with_suffix("").as_posix()
 
 
 def _conf_folder(path: Path) -> Path:
@@ -176,6 +202,8 @@ def _errors_of(path: Path) -> Iterator[None]:
         text = str(error.__cause__ or error).strip()
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         kept = [
-            line for line in lines if not line.startswith(("full_key", "object_type", "Config"))
+            line
+            for line in lines
+            if not line.startswith(("full_key", "object_type", "Config", "provider="))
         ]
         raise UsageError(f"{path}: {' '.join(kept) or text}") from None
