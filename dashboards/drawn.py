@@ -126,8 +126,9 @@ CAPTIONS = {
     "contrasts": "Point: the contrast's estimate. Line: 95 % interval that holds for all declared "
     "contrasts at once. Grey: values that this experiment would miss more than one time in five.",
     "waterfall": "From the first arm of the declared chain to the last. Bar: what a step changes, "
-    "with its share of the whole. Line: 95 % interval of the step that holds for all declared "
-    "contrasts at once. Grey bars are not resolved. What a step is worth depends on its place.",
+    "with its share of the whole where the whole is resolved. Line: 95 % interval of the step that "
+    "holds for all declared contrasts at once. Grey bars are not resolved. What a step is worth "
+    "depends on its place.",
     "differences": "Point: difference to the baseline. Line: 95 % interval that holds for all arms "
     "at once. Ticks: single seeds, each against the baseline's run of the same seed. Grey: "
     "differences that this experiment would miss more than one time in five. Dashed: the smallest "

@@ -36,6 +36,9 @@ def _steps(
     whole = chosen[-1].value
     if first is None or whole is None or any(c.low is None or c.value is None for c in chosen):
         return None
+    assert chosen[-1].low is not None
+    assert chosen[-1].high is not None
+    is_known = chosen[-1].low > 0 or chosen[-1].high < 0  # else a share of it says nothing
     rows = [_end(arms[0], first)]
     at, better = first, direction(comparison.metric) or -1
     for (_, arm), contrast in zip(itertools.pairwise(arms), chosen[:-1], strict=True):
@@ -44,7 +47,7 @@ def _steps(
         assert contrast.high is not None
         resolved = contrast.low > 0 or contrast.high < 0
         found = "better" if contrast.value * better > 0 else "worse"
-        share = f"  ({100 * contrast.value / whole:.0f} %)" if whole else ""
+        share = f"  ({100 * contrast.value / whole:.0f} %)" if is_known else ""
         rows.append(
             {
                 "step": f"+ {arm}",

@@ -89,6 +89,13 @@ def test_a_chain_is_drawn_as_a_waterfall_whose_steps_add_up(planted):
     assert f"{means['m2rnn-2-spread']:.4f}" in drawn
     assert "![waterfall](waterfall.svg)" in to_markdown(report)
     assert report.figures["waterfall"].caption in to_html(report)
+    names = ("baseline", "m2rnn-1-first", "m2rnn-1-last")  # the last is the baseline's equal
+    asked = resolve_contrasts({"steps": ContrastFile(chain=names)}, plan.arms)
+    folder.write_plan(replace(plan, contrasts=asked))
+    report = make_report(read_experiment("planted", root))
+    assert report.comparison.contrasts[-1].verdict.startswith("not resolved")
+    drawn = re.sub(r"<[^>]+>", " ", report.figures["waterfall"].svg)
+    assert not re.search(r"\d %\)", drawn)  # no share of a whole that is not resolved
 
 
 def test_a_regression_is_flagged_though_the_primary_metric_is_better(planted):
