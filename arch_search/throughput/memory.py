@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
@@ -31,14 +31,19 @@ def runs_that_fit(arms: Sequence[ArmSpec], resources: ResourceSpec) -> int:
 
 def _distinct(arms: Sequence[ArmSpec]) -> list[ArmSpec]:
     """Arms that differ in parameters or in the mixers they are made of, in any order."""
+    return list({_needs(arm): arm for arm in arms}.values())
 
-    def shape(arm: ArmSpec) -> str:
-        mixers = sorted(
-            content_hash([la.kind, la.options, la.mlp_width]) for la in arm.model.layers
-        )
-        return content_hash([mixers, arm.data.batch, arm.data.sequence_length])
 
-    return list({shape(arm): arm for arm in arms}.values())
+def _needs(arm: ArmSpec) -> str:
+    mixers = sorted(content_hash([la.kind, la.options, la.mlp_width]) for la in arm.model.layers)
+    return content_hash([mixers, arm.data.batch, arm.data.sequence_length])
+
+
+def kernel_signature(arm: ArmSpec, batch: int) -> str:
+    """Equal for arms whose kernels are the same ones: layers of the same kinds, at equal sizes."""
+    layers = sorted({content_hash(asdict(layer)) for layer in arm.model.layers})
+    sizes = [arm.model.width, arm.model.vocabulary, batch, arm.data.sequence_length]
+    return content_hash([layers, sizes, arm.train.precision])
 
 
 def _reserved(arm: ArmSpec, resources: ResourceSpec, device: torch.device) -> int:

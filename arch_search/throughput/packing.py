@@ -1,7 +1,8 @@
 """What small runs gain from sharing a device: the same processes one by one, and all at once.
 
 Every run is a process of its own, as in the scheduler. All have built their model, compiled and
-warmed up before anything is timed, so start-up is in neither.
+warmed up before anything is timed, so start-up is in neither. All start at once, but the first of
+each kind of kernels warms up alone, so that the others find them compiled and tuned.
 """
 
 import logging
@@ -19,10 +20,11 @@ from arch_search.devices import confine_memory, device_for, device_model
 from arch_search.plan_spec import ArmSpec
 from arch_search.run_settings import ResourceSpec
 from arch_search.throughput.contender import Contender
+from arch_search.throughput.memory import kernel_signature
 from arch_search.throughput.timing import summarise
 
 log = logging.getLogger(__name__)
-READY_SECONDS = 600.0  # all of them compile at once, or wait for the one that does
+READY_SECONDS = 600.0  # to build, compile, tune and warm up in
 WARMUP = 5
 
 
@@ -57,7 +59,7 @@ def measure_packing(
             process.start()
             workers.append((process, ours))
         pipes = [pipe for _, pipe in workers]
-        ready = [_ready(i, pipe) for i, pipe in enumerate(pipes)]
+        ready = _begin(runs, pipes)
         busy = _ask(pipes[0], ("profile", steps), timeout)
         alone, packed = [], []
         for _ in range(rounds):
@@ -84,6 +86,23 @@ def measure_packing(
         "ready_seconds": [one["seconds"] for one in ready],
         "busy": busy, "peak_memory_gib": max(one["peak_memory_gib"] for one in ready),
     }  # fmt: skip
+
+
+def _begin(runs: Sequence[PackedRun], pipes: Sequence[Connection]) -> list[dict[str, Any]]:
+    """Let every run build and warm up: the first of its kernels alone, then the others together."""
+    first: dict[str, int] = {}
+    for number, run in enumerate(runs):
+        first.setdefault(kernel_signature(run.arm, run.batch), number)
+    ready: dict[int, dict[str, Any]] = {}
+    for number in first.values():
+        pipes[number].send(("begin", 0))
+        ready[number] = _ready(number, pipes[number])
+    others = [number for number in range(len(runs)) if number not in ready]
+    for number in others:
+        pipes[number].send(("begin", 0))
+    for number in others:
+        ready[number] = _ready(number, pipes[number])
+    return [ready[number] for number in range(len(runs))]
 
 
 def _ready(number: int, pipe: Connection) -> dict[str, Any]:
@@ -119,11 +138,12 @@ def _answer(pipe: Connection, timeout: float) -> Any:
 
 
 def _serve(run: PackedRun, pipe: Connection) -> None:
-    """In a process of its own: build and warm up a run, then do steps as asked until hung up on."""
-    begun = time.monotonic()
+    """In a process of its own: once told to, warm a run up; then do steps until hung up on."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, int(run.resources.cpus)))
     torch.set_num_threads(max(1, int(run.resources.cpus)))
     try:
+        pipe.recv()
+        begun = time.monotonic()
         device = device_for(run.resources)
         confine_memory(device, run.resources)
         one = Contender(run.arm, device, seed=run.seed, resources=run.resources)

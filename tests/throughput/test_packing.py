@@ -1,6 +1,8 @@
 """Runs that share a GPU: how many, with how much memory, what they gain, and what is said of it."""
 
 import json
+import threading
+import time
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 
@@ -14,7 +16,7 @@ from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.session import fits
 from arch_search.throughput.memory import runs_that_fit
-from arch_search.throughput.packing import PackedRun, _answer, _serve, measure_packing
+from arch_search.throughput.packing import PackedRun, _answer, _begin, _serve, measure_packing
 from tests.conftest import Planted, write_planted
 
 
@@ -92,10 +94,43 @@ def test_the_gain_is_that_of_the_same_processes_one_by_one_and_together(plan):
     assert found["busy"] is None
 
 
+def test_the_first_of_each_kind_of_kernels_warms_up_alone(plan):
+    """Five runs of two arms: two begin by themselves, and only then the other three."""
+    one, other = plan.arms
+    runs = [
+        PackedRun(arm=arm, seed=i, batch=2, resources=ResourceSpec())
+        for i, arm in enumerate((one, one, other, one, other))
+    ]
+    pairs = [Pipe() for _ in runs]
+    begun: list[set[int]] = []
+
+    def serve():
+        waiting = set(range(len(runs)))
+        while waiting:
+            ready = {i for i in waiting if pairs[i][1].poll(0.05)}
+            if not ready:
+                continue
+            time.sleep(0.1)  # for others that were told at the same time
+            ready = {i for i in waiting if pairs[i][1].poll()}
+            begun.append(ready)
+            for i in ready:
+                pairs[i][1].recv()
+                pairs[i][1].send({"seconds": 0.0, "number": i})
+            waiting -= ready
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    ready = _begin(runs, [ours for ours, _ in pairs])
+    thread.join()
+    assert begun == [{0}, {2}, {1, 3, 4}]
+    assert [found["number"] for found in ready] == [0, 1, 2, 3, 4]
+
+
 def test_a_run_that_cannot_start_says_why(plan):
     layer = replace(plan.arms[0].model.layers[0], kind="no_such")
     bad = replace(plan.arms[0], model=replace(plan.arms[0].model, layers=(layer,)))
     ours, theirs = Pipe()
+    ours.send(("begin", 0))
     _serve(PackedRun(arm=bad, seed=0, batch=2, resources=ResourceSpec()), theirs)
     with pytest.raises(RuntimeError, match="a run failed: ValueError: unknown block 'no_such'"):
         _answer(ours, 1.0)
