@@ -48,11 +48,13 @@ class ResourceSpec:
     tuned: the hash of tuned kernel configurations, as a result names them, to run with.
     packed: runs share GPUs, as many on each as their memory, measured beforehand, and the
     processors allow; `gpus` is then 1.
+    mps: runs that share a GPU of this machine compute there at the same time, by NVIDIA's MPS.
     """
 
     cpus: PositiveFloat = 1
     gpus: NonNegativeFloat = 0  # below 1: a share, of its memory as well
     packed: bool = False
+    mps: bool = False
     micro_batch: NonNegativeInt = 0  # sequences in one forward pass; 0: the whole batch
     loader_workers: NonNegativeInt = 0
     stall_seconds: NonNegativeFloat = 1_800

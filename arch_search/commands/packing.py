@@ -1,5 +1,6 @@
 """`arch-search bench packing`: what an experiment's runs gain from sharing a device."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -13,6 +14,7 @@ import typer
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_atomic
+from arch_search.mps import shared_gpu
 from arch_search.plan_spec import Plan
 from arch_search.storage import Root
 
@@ -23,6 +25,9 @@ def packing(
     runs: Annotated[int, typer.Option("--runs", min=2, help="That many at once.")] = 10,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Of each run, a timing.")] = 50,
     rounds: Annotated[int, typer.Option("--rounds", min=2, help="Timings of each kind.")] = 3,
+    mps: Annotated[
+        bool, typer.Option("--mps", help="Let them compute at the same time, by NVIDIA's MPS.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Time runs one after another and all at once, as processes that have started up before.
@@ -35,8 +40,9 @@ def packing(
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     root = Root().make()
     plan = make_plan(file, root, overrides or [])
-    found = _measure(plan, runs, steps, rounds)
-    path = _keep(root, plan.name, found)
+    with shared_gpu() if mps else contextlib.nullcontext():
+        found = {**_measure(plan, runs, steps, rounds), "mps": mps}
+    path = _keep(root, plan.name + ("-mps" if mps else ""), found)
     if as_json:
         print(json.dumps(found, indent=1))
     else:
@@ -90,8 +96,9 @@ def describe(found: dict[str, Any]) -> str:
     )
     least, most = min(found["parameters"]) / 1e6, max(found["parameters"]) / 1e6
     busy = "" if found["busy"] is None else f"; one alone keeps the GPU {found['busy']:.0%} busy"
+    device = found["device"] + (", sharing it by MPS" if found.get("mps") else "")
     return (
-        f"{found['runs']} runs of {least:.3g} to {most:.3g} M parameters on {found['device']}, "
+        f"{found['runs']} runs of {least:.3g} to {most:.3g} M parameters on {device}, "
         f"{found['steps']} steps each, start-up excluded{busy}.\n"
         f"one after another: {alone} s\nall at once: {packed} s\n"
         f"gain: {found['gain']:.2f} [{found['gain_low']:.2f}, {found['gain_high']:.2f}] "

@@ -5,6 +5,7 @@ All that it knows stands in the storage root, so that another driver can go on w
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 
+from arch_search import mps
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
@@ -129,6 +131,21 @@ def _run_all(
     options: argparse.Namespace,
 ) -> None:
     _stop_on_sigterm(folder)
+    with contextlib.ExitStack() as stack:
+        if plan.resources.mps and options.address == "local":
+            stack.enter_context(mps.shared_gpu())  # before Ray, whose workers inherit where it is
+        elif plan.resources.mps:
+            log.warning("resources.mps starts nothing on a cluster that is joined, only here")
+        _run_on(root, folder, plan, presence, options)
+
+
+def _run_on(
+    root: Root,
+    folder: ExperimentFolder,
+    plan: Plan,
+    presence: Presence,
+    options: argparse.Namespace,
+) -> None:
     session = start_local() if options.address == "local" else join(options.address)
     _stop_on_sigterm(folder)  # once more: Ray has put its own handler there
     presence.say(state="RUNNING", ray_folder=session.folder)
@@ -208,6 +225,7 @@ def _replace_self(
     """
     log.warning("starting Ray anew")
     session.abandon()
+    mps.abandon()
     progress = dispatcher.progress()
     restarts = 1 if progress > options.progress else options.restarts + 1
     if restarts > MAX_RESTARTS:  # the main thread may hang in Ray for a minute: it ends here
