@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": "arch_search.commands.evaluate:evaluate",
     "generate": "arch_search.commands.generate:generate",
     "results": "arch_search.commands.results:results",
+    "mad": "arch_search.commands.mad:mad",
     "import": "arch_search.commands.import_model:import_model",
     "rebuild": "arch_search.commands.rebuild:rebuild",
     "bench": "arch_search.commands.bench:bench",
