@@ -79,16 +79,18 @@ def evaluate(
     """
     import torch
 
-    from arch_search.later_evaluation import evaluate_stored, find_models
+    from arch_search.later_evaluation import evaluate_stored, find_models, show_in_mlflow
     from arch_search.tasks.registry import resolve
 
     where, specs = Root(root), resolve(evaluations)
+    models = find_models(where, run, step=step)
     found = [
         outcome
-        for model in find_models(where, run, step=step)
+        for model in models
         for outcome in evaluate_stored(
             where, model, specs, device=torch.device(device), again=again
         )
     ]
+    show_in_mlflow(where, models)
     rows = [(one.model, one.task, *pair, one.note) for one in found for pair in one.metrics.items()]
     return pd.DataFrame(rows, columns=["model", "task", "metric", "value", "note"])

@@ -33,7 +33,7 @@ from arch_search.outcomes import (
     solved_rates,
 )
 from arch_search.readings import read_at_equal_cost, reading_sentences
-from arch_search.records import Experiment, read_experiment
+from arch_search.records import Experiment, read_experiment, reporting
 from arch_search.speeds import refuse_shared_speed
 from arch_search.statistics.binary import Rate
 from arch_search.statistics.blocked import BlockedModel, compare_to, linked_arms
@@ -107,7 +107,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     """As `compare`, on records that were read already."""
     metric = metric or experiment.plan.primary.metric
     refuse_shared_speed(metric, experiment.trained)
-    control = check_control(experiment, experiment.trained)
+    control = check_control(experiment, [reporting(run, metric) for run in experiment.trained])
     table = metric_table(experiment, metric)
     baseline = experiment.baseline.name
     share = experiment.plan.primary.smallest_effect

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,18 @@ def evaluate_stored(
             convention=found.get("convention", ""),
             note=_note(before[spec.hash], found, again=again),
         )
+
+
+def show_in_mlflow(root: Root, models: Iterable[StoredModel], say: Say = print) -> None:
+    """Add later evaluations to the runs in MLflow that they are of; an outage is said, no error."""
+    hashes = {folder_of(root, model).hash for model in models if model.run is not None}
+    if not hashes or not any(one.read("tracking.json") for one in root.experiments()):
+        return
+    from arch_search.tracking.later import push_evaluations  # seconds of imports, where needed
+
+    for name, why in push_evaluations(root, hashes).items():
+        if why:
+            say(f"MLflow has not got them ({why}); bring them by: arch-search rebuild {name}")
 
 
 def changed_options(spec: EvaluationSpec) -> dict[str, Any]:

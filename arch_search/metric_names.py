@@ -14,7 +14,7 @@ _LABELS = {
 
 def direction(metric: str) -> int:
     """+1 if more is better, -1 if less is, 0 if the name does not tell."""
-    last = metric.rsplit("/", 1)[-1]
+    last = metric.partition(" ")[0].rsplit("/", 1)[-1]  # options may follow
     if any(word in last for word in _HIGHER):
         return 1
     return -1 if any(word in last for word in _LOWER) else 0

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pandas as pd
 
 from arch_search.errors import UsageError
 from arch_search.journal import read_curve
+from arch_search.later_metrics import later_names
 from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.progress import run_state
 from arch_search.run_settings import EvaluationSpec
@@ -47,7 +48,8 @@ class RunRecord:
     @property
     def metrics(self) -> dict[str, float]:
         """Final numbers. What an evaluation measured stands before training's own estimate."""
-        merged = dict(self.result["metrics"]) if self.result else {}
+        merged = {name: value for one in self.later for name, value in one.metrics.items()}
+        merged |= self.result["metrics"] if self.result else {}
         for evaluation in self.evaluations:
             merged |= evaluation.metrics
         return merged
@@ -93,15 +95,35 @@ def read_experiment(name: str, root: Root | Path | str | None = None) -> Experim
         _read_run(planned, arms[planned.arm], where.run(planned.hash), plan)
         for planned in plan.runs
     )
-    return Experiment(plan=plan, folder=folder, runs=runs)
+    return Experiment(plan=plan, folder=folder, runs=_named_apart(runs))
+
+
+def reporting(run: RunRecord, metric: str) -> RunRecord:
+    """The run with that later evaluation among its own which reports a metric, if one does."""
+    asked = (one for one in run.later if metric in one.metrics)
+    return replace(run, evaluations=(*run.evaluations, *asked))
+
+
+def _named_apart(runs: tuple[RunRecord, ...]) -> tuple[RunRecord, ...]:
+    """The runs with later metrics under names that stand for one evaluation each."""
+    own = [(one.spec, metric) for run in runs for one in run.evaluations for metric in one.metrics]
+    later = [(one.spec, metric) for run in runs for one in run.later for metric in one.metrics]
+    names = later_names(own, later)
+    return tuple(
+        replace(run, later=tuple(
+            replace(one, metrics={names[one.spec.hash, k]: v for k, v in one.metrics.items()})
+            for one in run.later
+        ))
+        for run in runs
+    )  # fmt: skip
 
 
 def results(name: str, root: Root | Path | str | None = None) -> pd.DataFrame:
     """One row a run of experiment `name`: arm, factors, seed, how it ended, and what it measured.
 
     Columns: experiment, arm, baseline, layout, seed, init_seed, data_seed, hash, state, reason,
-    attempts, steps, tokens, seconds; `factor/<axis>`; each metric under its own name, those of
-    later evaluations where the experiment's own do not have it;
+    attempts, steps, tokens, seconds; `factor/<axis>`; each metric under its own name, later ones
+    with their options where another evaluation reports one of that name;
     `count/<name>` (parameters, state_elements, ...); `stream/tokens`, `stream/text`, `code`,
     `environment/<name>`.
 
@@ -213,7 +235,6 @@ def _row(experiment: Experiment, run: RunRecord) -> dict[str, Any]:
         "tokens": result.get("tokens"),
         "seconds": seconds(run),
         **{f"factor/{axis}": level for axis, level in run.arm.factors.items()},
-        **{name: value for one in run.later for name, value in one.metrics.items()},
         **run.metrics,
         **{f"count/{name}": value for name, value in run.arm.counts.items()},
         "stream/tokens": stream.get("tokens"),

@@ -49,7 +49,7 @@ def evaluate(
     import torch
 
     from arch_search.commands.data import read_spec
-    from arch_search.later_evaluation import Corpus, evaluate_stored, find_models
+    from arch_search.later_evaluation import Corpus, evaluate_stored, find_models, show_in_mlflow
     from arch_search.later_evaluation import retrain as train_again
     from arch_search.tasks.registry import resolve
 
@@ -60,13 +60,15 @@ def evaluate(
         train_again(root, run, device=where, say=console.print)
     text = Corpus(corpus=corpus, tokenizer=read_spec(tokenizer.split(",")), sequence_length=length)
     found: list[Outcome] = []
-    for model in find_models(root, run, step=step) if evaluations else ():
+    models = find_models(root, run, step=step) if evaluations else []
+    for model in models:
         found += evaluate_stored(
             root, model, evaluations, device=torch.device(where), again=again, say=console.print,
             corpus=text if corpus else None,
         )  # fmt: skip
     if evaluations:
         _show(found, as_json=as_json)
+    show_in_mlflow(root, models, console.print)
 
 
 def _device(given: str) -> Any:

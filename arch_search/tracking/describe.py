@@ -1,5 +1,6 @@
 """What MLflow is told of a run beside its curves: parameters, tags, final metrics."""
 
+import re
 from typing import Any
 
 from arch_search.plan_spec import Plan, PlannedRun
@@ -56,6 +57,11 @@ def final_metrics(plan: Plan, run: RunFolder) -> dict[str, float]:
     for evaluation in plan.evaluations:
         metrics |= (run.evaluation(evaluation) or {}).get("metrics", {})
     return {k: float(v) for k, v in metrics.items()}
+
+
+def metric_name(name: str) -> str:
+    """MLflow takes letters, digits, and '_-./ :' in a metric's name."""
+    return re.sub(r"[^\w\-./ :]", "_", name)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

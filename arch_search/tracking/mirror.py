@@ -16,8 +16,10 @@ from mlflow.entities import Experiment, Metric, Param, RunTag, ViewType
 from arch_search.journal import Point, read_curve
 from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.progress import run_state
+from arch_search.records import read_experiment
 from arch_search.storage import AttemptFolder, Root, RunFolder
 from arch_search.tracking.describe import final_metrics, first_tags, last_tags, parameters
+from arch_search.tracking.later import TAG, push_later
 from arch_search.tracking.server import is_server, prepare
 
 BATCH = 1_000  # MLflow's own limit on metrics in one request
@@ -36,6 +38,7 @@ class _Mirrored:
     complete: bool = False  # pushed as finished, with all its evaluations: it stays so
     seen: tuple[int, int] = (0, 0)  # attempts and the journal's size at the last push
     closed: tuple[str, str] = ("", "")  # how it ended, after how many attempts
+    later: str = ""  # the hash of the later evaluations that it has
 
 
 class Mirror:
@@ -63,6 +66,13 @@ class Mirror:
         """
         for planned in self._plan.runs:
             self._push_run(planned, driver_lives=driver_lives)
+
+    def push_later(self) -> None:
+        """Add what was evaluated apart from the plan to the runs that MLflow shows as ended."""
+        for run in read_experiment(self._plan.name, self._root).trained:
+            known = self._runs.get(run.planned.hash)
+            if run.later and known is not None and known.status != "RUNNING":
+                known.later = push_later(self._client, known.run_id, run, known.later)
 
     def summarise(self) -> None:
         """The one run that stands for the experiment: its plan, and how many runs ended how."""
@@ -129,7 +139,11 @@ class Mirror:
                     continue
                 closed = (tags.get("ended", ""), tags.get("attempts", ""))
                 known = _Mirrored(
-                    run_id=info.run_id, status=info.status, started=info.start_time, closed=closed
+                    run_id=info.run_id,
+                    status=info.status,
+                    started=info.start_time,
+                    closed=closed,
+                    later=tags.get(TAG, ""),
                 )
                 self._runs.setdefault(tags.get("arch_search.run", ""), known)
             token = page.token

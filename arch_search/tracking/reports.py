@@ -1,11 +1,11 @@
 """Put a finished report beside the runs that it is about."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arch_search.plan_spec import Plan
 from arch_search.storage import Root
+from arch_search.tracking.describe import metric_name
 from arch_search.tracking.server import probe, reason, tracking_address
 
 
@@ -23,12 +23,7 @@ def attach_report(
         probe(uri)
         from arch_search.tracking.mirror import Mirror
 
-        Mirror(root, plan, uri).attach(paths, {_metric_name(k): v for k, v in headline.items()})
+        Mirror(root, plan, uri).attach(paths, {metric_name(k): v for k, v in headline.items()})
     except Exception as error:  # whatever MLflow, a database or the network raises
         return reason(error)
     return ""
-
-
-def _metric_name(name: str) -> str:
-    """MLflow takes letters, digits, and '_-./ :' in a metric's name."""
-    return re.sub(r"[^\w\-./ :]", "_", name)

@@ -103,6 +103,7 @@ class Pushes:
             self._mirror.follow(self._folder.plan())
         self._mirror.push(driver_lives=driver_lives)
         if ending:
+            self._mirror.push_later()
             self._mirror.summarise()
         self.note("")
 
@@ -128,4 +129,5 @@ def rebuild(root: Root, name: str, uri: str = "") -> None:
     plan = root.experiment(name).plan()
     mirror = Mirror(root, plan, tracking_address(root, uri or plan.tracking_uri))
     mirror.push(driver_lives=False)
+    mirror.push_later()
     mirror.summarise()

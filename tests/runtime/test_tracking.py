@@ -20,7 +20,9 @@ from arch_search.commands.control import settle_experiment
 from arch_search.errors import Stopped, UsageError
 from arch_search.plan_spec import Plan
 from arch_search.progress import read_status
+from arch_search.run_settings import EvaluationSpec
 from arch_search.storage import Root
+from arch_search.tracking.later import push_evaluations
 from arch_search.tracking.reports import attach_report
 from arch_search.tracking.server import probe, tracking_address
 from arch_search.tracking.writer import Pushes, rebuild
@@ -97,6 +99,33 @@ def test_pushing_twice_resuming_and_rebuilding_agree(new_root: Callable[[str], R
     again = contents(other, "mirror")
     assert again["mirror/only/1"][3] == histories
     assert {k: v[:2] for k, v in again.items()} == {k: v[:2] for k, v in shown.items()}
+
+
+def test_what_is_evaluated_later_is_shown_too(new_root: Callable[[str], Root]) -> None:
+    root, plan = new_root("root"), make_plan("later", seeds=(1,), steps=12)
+    write(root, plan)
+    run_by_hand(root, plan, first=1, last=12, finish=True)
+    hashes, run = {plan.runs[0].hash}, root.run(plan.runs[0].hash)
+    assert push_evaluations(root, hashes) == {}, "MLflow has nothing of it yet"
+    assert not Pushes(root, plan).try_push(driver_lives=False, ending=True)
+
+    asked = (
+        EvaluationSpec(task="newlines"),
+        EvaluationSpec(task="perplexity", options={"window": 8}),
+    )
+    run.write_evaluation(asked[0], metrics={"newlines/loss": 1.5}, tables={})
+    run.write_evaluation(asked[1], metrics={"val/bits_per_byte": 2.25}, tables={})
+    for _ in range(2):
+        assert push_evaluations(root, hashes) == {"later": ""}
+    _, _, _, histories, _ = contents(tracking_address(root), "later")["later/only/1"]
+    assert [value[::2] for value in histories["newlines/loss"]] == [(12, 1.5)]
+    assert [value[::2] for value in histories["val/bits_per_byte window:8"]] == [(12, 2.25)]
+    assert histories["val/bits_per_byte"][-1][::2] == (13, 2.0), "the experiment's own stands"
+
+    run.write_evaluation(asked[0], metrics={"newlines/loss": 1.25}, tables={})
+    rebuild(root, "later")
+    _, _, _, histories, _ = contents(tracking_address(root), "later")["later/only/1"]
+    assert [value[::2] for value in histories["newlines/loss"]] == [(12, 1.5), (13, 1.25)]
 
 
 def test_a_run_whose_folder_was_deleted_is_another_run(new_root: Callable[[str], Root]) -> None:
