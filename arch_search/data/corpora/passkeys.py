@@ -27,6 +27,9 @@ class PasskeyOptions:
     shortest: int = option(128, "tokens (bytes) of the shortest one")
     longest: int = option(1_024, "tokens (bytes) of the longest one")
     task: dict = option(None, "options of the task passkey, as in {digits: 2, noise: 'grass. '}")
+    questions: int = option(
+        1, "up to so many in a document, each answered, at random places behind the passkey"
+    )
     name: str = option("passkeys", "name in tables and folders")
 
     def __post_init__(self) -> None:
@@ -35,6 +38,8 @@ class PasskeyOptions:
                 f"passkeys: {self.passkeys} documents of {self.shortest} to {self.longest} tokens; "
                 f"expected {ONE_IN} or more, of ascending lengths"
             )
+        if self.questions < 1:
+            raise UsageError(f"passkeys.questions is {self.questions}; expected 1 or more")
 
 
 def passkeys(mapping: Mapping[str, Any]) -> Corpus:
@@ -56,7 +61,7 @@ def passkeys(mapping: Mapping[str, Any]) -> Corpus:
         summary=f"{options.passkeys:,} passkeys in noise, {options.shortest} to {options.longest}",
         licence="made here; CC0-1.0",
         citation="arXiv 2410.07145 (format)",
-        revision=f"1/{content_hash([asdict(options), asdict(task)])}",
+        revision=f"1/{content_hash([_decisive(options), asdict(task)])}",
         documents=lambda: _documents(options, task),
         size=options.passkeys * (options.shortest + options.longest) // 2,
     )
@@ -72,21 +77,46 @@ def _documents(options: PasskeyOptions, task: Any) -> Iterator[Document]:
             )
 
 
+def _decisive(options: PasskeyOptions) -> dict[str, Any]:
+    """What the documents depend on: one question, as before there could be several, is unsaid."""
+    given = asdict(options)
+    return given if options.questions > 1 else {k: given[k] for k in given if k != "questions"}
+
+
 def _texts(
     options: PasskeyOptions, task: Any, first: int, last: int, longest: int | None = None
 ) -> list[bytes]:
     """Documents `first` to `last`, each drawn from its number alone."""
-    from arch_search.data.tokenizers.byte_level import BYTES
     from arch_search.synthetic.draws import Draws
-    from arch_search.synthetic.passkey import Passkey
 
     spread = (longest or options.longest) - options.shortest + 1
     lengths = options.shortest + Draws(np.arange(first, last), "passkeys", "length").integers(
         spread
     )
-    found = []
-    for number, length in zip(range(first, last), lengths.tolist(), strict=True):
-        draws = Draws(np.array([number]), "passkeys", "text")
-        [item] = Passkey().items(draws, length, task, BYTES, list)
-        found.append(f"{item.prompt}{item.said}".encode())
-    return found
+    return [
+        _text(options, task, number, length).encode()
+        for number, length in zip(range(first, last), lengths.tolist(), strict=True)
+    ]
+
+
+def _text(options: PasskeyOptions, task: Any, number: int, length: int) -> str:
+    """One document of at most `length` tokens; further questions take the place of noise."""
+    from arch_search.data.tokenizers.byte_level import BYTES
+    from arch_search.synthetic.draws import Draws
+    from arch_search.synthetic.passkey import Passkey
+
+    asked = len(f"{task.end} ".encode()) + task.digits
+    noise = (Passkey().blocks(length, task, BYTES) - 1) * len(task.noise.encode())
+    draws = Draws(np.array([number]), "passkeys", "questions")
+    again = int(draws.integers(min(options.questions - 1, noise // asked) + 1)[0])
+    own = Draws(np.array([number]), "passkeys", "text")
+    [item] = Passkey().items(own, length - again * asked, task, BYTES, list)
+    needle = task.needle.replace("{p}", item.answers[0])
+    before, _, after = item.prompt.partition(needle)
+    blocks = after.removesuffix(task.end).count(task.noise)
+    places = sorted(draws.integers(blocks + 1, again)[0].tolist())
+    text, at = f"{before}{needle}", 0
+    for place in [*places, blocks]:
+        text += f"{task.noise * (place - at)}{task.end}{item.said}"
+        at = place
+    return text
