@@ -59,10 +59,7 @@ def generate(
         inference, prompts, tokens=tokens, sampling=sampling, is_over=lambda new: new[-1] == end
     )
     seconds = time.perf_counter() - started
-    written = [
-        b"".join(tokenizer.spellings[token] for token in new).decode(errors="replace")
-        for new in grown
-    ]
+    written = [tokenizer.decode(new) for new in grown]
     if as_json:
         pairs = zip(texts, written, grown, strict=True)
         print(json.dumps([{"prompt": p, "text": t, "tokens": len(g)} for p, t, g in pairs]))

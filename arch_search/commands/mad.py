@@ -13,6 +13,8 @@ from arch_search.mad import TASKS, MadTable, mad_table
 from arch_search.records import read_experiment
 from arch_search.storage import Root
 
+SHORT = ("recall", "noisy", "fuzzy", "copy", "compress", "memory")  # of TASKS
+
 
 def mad(
     names: Annotated[
@@ -35,9 +37,8 @@ def mad(
 
 def _table(found: MadTable) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("architecture", "layers", *(task.replace("_", " ") for task in TASKS), "MAD"):
+    for column in ("architecture", "layers", *SHORT, "MAD", "runs"):
         table.add_column(column, overflow="fold")
-    table.add_column("runs")
     for row in found.rows:
         cells = [f"{row.scores[task]:.3f}" if task in row.scores else "–" for task in TASKS]
         whole = "–" if row.mad is None else f"{row.mad:.3f}"

@@ -162,7 +162,7 @@ def answers(
     prompts = [[end, *token_ids(tokenizer, item.prompt)] for item in items]
     tokens = max(len(token_ids(tokenizer, item.said)) for item in items) + further
     grown = generate(inference, prompts, tokens=tokens, is_over=lambda new: new[-1] == end)
-    return [_text(tokenizer, new) for new in grown]
+    return [tokenizer.decode(new) for new in grown]
 
 
 def score(item: TextItem, text: str) -> tuple[float, float]:
@@ -170,11 +170,6 @@ def score(item: TextItem, text: str) -> tuple[float, float]:
     found = [answer.lower() in text.lower() for answer in item.answers]
     strict = text.strip().startswith(item.said.strip())
     return float(strict), float(np.mean(found))
-
-
-def _text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    spelt = b"".join(tokenizer.spellings[token] for token in tokens)
-    return spelt.decode(errors="replace")
 
 
 def _tokenizer(split: Split | None) -> Tokenizer:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arch_search.data import StreamHash, TrainingStream, find_tokenizer, open_split, prepare
 from arch_search.data.spellings import spellings_of
+from arch_search.data.tokenizers.byte_level import BYTES
 from arch_search.errors import UsageError
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -154,3 +155,10 @@ def test_an_end_of_document_can_be_chosen_or_is_added(tmp_path, trained):
     assert chosen.end_of_document == 0
     with pytest.raises(UsageError, match=r"no special token '<stp>'.*Did you mean '<stop>'"):
         find_tokenizer({"file": str(path), "end_of_document": "<stp>"})
+
+
+def test_what_a_model_says_is_decoded_whatever_it_is():
+    text = "Grüße".encode()
+    assert BYTES.decode(list(text)) == "Grüße"
+    assert BYTES.decode(list(text[:3])) == "Gr�"  # a character cut in half
+    assert BYTES.decode([71, 256, 300]) == "G�"  # the end of a document; a row that only fills up

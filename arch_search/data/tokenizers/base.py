@@ -1,6 +1,6 @@
 """What a tokenizer is: text to tokens without loss, and the bytes that each token stands for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -31,6 +31,15 @@ class Tokenizer:
     def vocabulary(self) -> int:
         """How many tokens there are, special ones included."""
         return len(self.spellings)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """What tokens spell; what is no UTF-8 becomes U+FFFD.
+
+        So does a token beyond the vocabulary: models may have more, to fill their matrices up.
+        """
+        known = len(self.spellings)
+        parts = [self.spellings[t] if t < known else "\ufffd".encode() for t in tokens]
+        return b"".join(parts).decode(errors="replace")
 
     @property
     def revision(self) -> str:

@@ -46,8 +46,7 @@ class HarnessModel(TemplateLM):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """What tokens spell; bytes that are no UTF-8 become the replacement character."""
-        spelt = b"".join(self.encoder.spellings[token] for token in tokens)
-        return spelt.decode(errors="replace")
+        return self.encoder.decode(tokens)
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
