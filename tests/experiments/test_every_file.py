@@ -1,0 +1,204 @@
+"""Every experiment file plans at every scale; each with a `smoke` scale is run, compared, drawn.
+
+Files are found by their names: a new one needs no line here. All smoke forms share one Ray session.
+"""
+
+import contextlib
+import functools
+import math
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from arch_search.composition import load_mapping
+from arch_search.experiment import load
+from arch_search.plan_spec import Plan
+from arch_search.planned_data import require_data
+from arch_search.planning import make_plan, make_plans
+from arch_search.records import Experiment, read_experiment
+from arch_search.scheduling.dispatch import Dispatcher
+from arch_search.scheduling.session import Session, start_local
+from arch_search.scheduling.task import EXECUTE
+from arch_search.storage import Root
+from arch_search.throughput.lane import failures, measure
+from dashboards.report import make_report, report_files
+from dashboards.throughput import write_picture
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SMOKE = "smoke"
+# In place of mixtures and trained tokenizers, whose preparation takes the most of a minute.
+ELSEWHERE = ("data.corpus=elsewhere", "data.tokenizer=elsewhere", "data.vocabulary=4096")
+
+
+def scales_of(file: Path) -> list[str]:
+    return list(yaml.safe_load(file.read_text()).get("scales", {}))
+
+
+FILES = sorted(EXPERIMENTS.glob("*.yaml"))
+FORMS = [(file, scale) for file in FILES for scale in ("", *scales_of(file))]
+SMALL = [file for file in FILES if SMOKE in scales_of(file)]
+TRAINED = [file for file in SMALL if "throughput" not in yaml.safe_load(file.read_text())]
+TIMED = [file for file in SMALL if file not in TRAINED]
+
+
+def stem(file: Path) -> str:
+    return file.stem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    """Two workers on two cores: more threads would only wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """One for all files, so that a corpus is prepared once."""
+    return Root(tmp_path_factory.mktemp("experiments")).make()
+
+
+@pytest.fixture(scope="module")
+def planned(root: Root) -> Callable[[Path, str], Plan]:
+    """Each form's plan, made once."""
+
+    def make(file: Path, scale: str) -> Plan:
+        chosen = [f"scale={scale}"] if scale else []
+        data = load_mapping(file, chosen)["data"]
+        costly = any(isinstance(data.get(key), dict) for key in ("corpus", "tokenizer"))
+        return make_plan(file, root, [*chosen, *(ELSEWHERE if costly else ())])
+
+    return functools.cache(make)
+
+
+@pytest.mark.parametrize("file, scale", FORMS, ids=lambda value: getattr(value, "stem", value))
+def test_a_file_plans_at_every_scale(file: Path, scale: str, planned: Callable[..., Plan]):
+    plan = planned(file, scale)
+    assert plan.name == (f"{file.stem}-{scale}" if scale else file.stem)
+    assert plan.question
+    if plan.sweep is not None:
+        return
+    assert len({run.hash for run in plan.runs}) == len(plan.runs)
+    for contrast in plan.contrasts:
+        assert math.isclose(sum(contrast.weights.values()), 0, abs_tol=1e-9)
+    if scale:  # the same questions in small, of which a scale may leave some out
+        full = {contrast.family for contrast in planned(file, "").contrasts}
+        assert {contrast.family for contrast in plan.contrasts} <= full
+
+
+@dataclass
+class Outcome:
+    """How the smoke form of one file came out: its records, or what went wrong."""
+
+    experiment: Experiment | None = None
+    errors: list[Exception] = field(default_factory=list)
+
+    def read(self) -> Experiment:
+        if self.errors:
+            raise self.errors[0]
+        assert self.experiment is not None
+        return self.experiment
+
+
+@pytest.fixture(scope="module")
+def outcomes(root: Root) -> dict[str, Outcome]:
+    """Every smoke form, run by the scheduler's own dispatcher on the workers of one session.
+
+    Learning rates first, for the files that tune them; then the comparisons, all side by side.
+    """
+    found = {file.stem: Outcome() for file in TRAINED}
+    with contextlib.closing(start_local()) as session:
+        for tuning in (True, False):
+            plans: dict[str, Plan] = {}
+            for file in TRAINED:
+                with _kept(found[file.stem]):
+                    plan, before = make_plans(file, root, [f"scale={SMOKE}"])
+                    require_data(plan)
+                    chosen = before if tuning else plan
+                    assert tuning or before is None, "the learning rates were not found"
+                    if chosen is not None:
+                        plans[file.stem] = chosen
+            _run(root, session, list(plans.values()))
+    for name, plan in plans.items():
+        with _kept(found[name]):
+            found[name].experiment = read_experiment(plan.name, root)
+    return found
+
+
+@contextlib.contextmanager
+def _kept(outcome: Outcome) -> Iterator[None]:
+    """One file's mistake is that file's failure alone."""
+    try:
+        yield
+    except Exception as error:
+        outcome.errors.append(error)
+
+
+def _run(root: Root, session: Session, plans: Sequence[Plan]) -> None:
+    dispatchers = []
+    for plan in plans:
+        for run in plan.runs:
+            root.run(run.hash).freeze(run.spec)
+        root.experiment(plan.name).write_plan(plan)
+        dispatchers.append(
+            Dispatcher(
+                root=root, folder=root.experiment(plan.name), plan=plan, session=session,
+                execute=EXECUTE, since=time.time(),
+            )
+        )  # fmt: skip
+    while dispatchers:
+        dispatchers = [one for one in dispatchers if one.tick(0.05)]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("file", TRAINED, ids=stem)
+def test_its_small_form_answers_what_it_asks(
+    file: Path, outcomes: dict[str, Outcome], tmp_path: Path
+):
+    experiment = outcomes[file.stem].read()
+    plan = experiment.plan
+    assert not plan.resources.gpus, "a smoke form runs on a CPU"
+    assert len(experiment.trained) == len(plan.runs), "a run did not finish"
+    made = make_report(experiment)  # compares: unequal streams, items, code or starts raise
+    comparison = made.comparison
+    control = comparison.control
+    assert any("same tokens in the same order" in said for said in control.equal) or any(
+        "follows from the declared" in said for said in control.declared
+    )
+    assert comparison.arms[0].arm == experiment.baseline.name
+    if not comparison.rates:
+        assert all(arm.mean is not None and math.isfinite(arm.mean) for arm in comparison.arms)
+        assert {one.name for one in comparison.contrasts} == {one.name for one in plan.contrasts}
+        for one in comparison.contrasts:
+            assert one.value is not None
+            assert math.isfinite(one.value)
+            assert one.low is None or one.low <= one.value <= (one.high or math.inf)
+    files = report_files(made)
+    assert "layouts.svg" in files
+    assert not comparison.contrasts or "contrasts.svg" in files
+    for name, text in files.items():
+        if name.endswith(".svg"):
+            assert len(" ".join(ET.fromstring(text).itertext()).strip()) > 10, (
+                f"{name} says nothing"
+            )
+
+
+@pytest.mark.parametrize("file", TIMED, ids=stem)
+def test_its_small_form_is_timed_and_drawn(file: Path, root: Root, tmp_path: Path):
+    overrides = [f"scale={SMOKE}"]
+    plan = make_plan(file, root, overrides)
+    record: dict[str, Any] = measure(
+        plan.name, plan.arms, load(file, overrides).throughput, device=torch.device("cpu")
+    )
+    assert failures(record) == []
+    assert set(record["arms"]) == {arm.name for arm in plan.arms}
+    assert {cell["kind"] for cell in record["cells"]} == {"train", "prefill", "decode"}
+    assert all(cell["low"] <= cell["tokens_per_second"] <= cell["high"] for cell in record["cells"])
+    drawn = " ".join(ET.parse(write_picture(record, tmp_path / "speed.svg")).getroot().itertext())
+    assert all(arm.name in drawn for arm in plan.arms)
