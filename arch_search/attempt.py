@@ -105,9 +105,9 @@ class Attempt:
         self.tick()
         self._journal.append("metrics", step=step, values=values)
 
-    def stream(self, step: int, tokens: str) -> None:
-        """The beginning of the hash of all tokens up to `step`: it tells where streams part."""
-        self._journal.append("stream", step=step, tokens=tokens)
+    def stream(self, step: int, tokens: str, text: str) -> None:
+        """The hashes of what was seen up to `step`, tokens by their beginning: where runs part."""
+        self._journal.append("stream", step=step, tokens=tokens, text=text)
 
     def tick(self) -> None:
         """Say that the run gets on; the heartbeat, another thread, tells it to the driver."""

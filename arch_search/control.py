@@ -4,15 +4,24 @@ A difference that the experiment declares as a factor (its arms name it) is allo
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
-from arch_search.journal import read_stream
-from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment, RunRecord
+from arch_search.seen import (
+    data_fields,
+    grouped,
+    result_of,
+    run_name,
+    run_names,
+    text_sentences,
+    unequal_streams,
+    unequal_text,
+    unequal_tokens,
+)
 from arch_search.spec import content_hash
 from arch_search.starts import shared_start_sentences, unequal_starts
 
@@ -37,12 +46,14 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
     declared = _declared(experiment)
     equal: list[str] = []
     stated: list[str] = []
-    for alike in _groups(finished, lambda run: repr(_data_fields(run.arm))).values():
-        if problem := _unequal_tokens(alike) or _unequal_streams(alike):  # whatever is declared
+    for alike in grouped(finished, lambda run: repr(data_fields(run.arm))).values():
+        if problem := unequal_tokens(alike) or unequal_streams(alike):  # whatever is declared
             raise UsageError(f"cannot compare {experiment.plan.name!r}: {problem}")
+    if problem := unequal_text(finished):  # likewise
+        raise UsageError(f"cannot compare {experiment.plan.name!r}: {problem}")
     for what, check in (
-        ("tokens", _unequal_tokens),
-        ("streams", _unequal_streams),
+        ("tokens", unequal_tokens),
+        ("streams", unequal_streams),
         ("items", _unequal_items),
         ("code", _unequal_code),
         ("starts", unequal_starts),
@@ -55,6 +66,8 @@ def check_control(experiment: Experiment, finished: Sequence[RunRecord]) -> Cont
             stated.append(f"{problem} This follows from the declared {', '.join(sorted(allowed))}.")
         else:
             equal += _said(what, finished) if finished else []
+    if declared:
+        stated += text_sentences(finished)
     warnings = (*late_declarations(experiment.plan), *_warnings(finished))
     return Control(equal=tuple(equal), declared=tuple(stated), warnings=warnings)
 
@@ -66,7 +79,7 @@ def _declared(experiment: Experiment) -> set[str]:
         UsageError: the arms differ in a field of data or length that no factor names.
     """
     found, undeclared = set(), {}
-    fields = [_data_fields(arm) for arm in experiment.plan.arms]
+    fields = [data_fields(arm) for arm in experiment.plan.arms]
     for name in fields[0]:
         levels = {repr(values[name]) for values in fields}
         if len(levels) == 1:
@@ -86,44 +99,6 @@ def _declared(experiment: Experiment) -> set[str]:
     return found
 
 
-def _data_fields(arm: ArmSpec) -> dict[str, Any]:
-    return {**asdict(arm.data), "tokens": arm.train.tokens}
-
-
-def _unequal_tokens(runs: Sequence[RunRecord]) -> str:
-    groups = _groups(runs, lambda run: _result(run)["tokens"])
-    if len(groups) <= 1:
-        return ""
-    seen = "; ".join(f"{tokens:,} in {_names(who)}" for tokens, who in groups.items())
-    return f"its runs saw unequal numbers of tokens: {seen}."
-
-
-def _unequal_streams(runs: Sequence[RunRecord]) -> str:
-    for seed, same_seed in _groups(runs, lambda run: run.planned.spec.data_seed).items():
-        groups = _groups(same_seed, lambda run: _result(run)["stream"]["tokens"])
-        if len(groups) > 1:
-            (_, one), (_, other) = list(groups.items())[:2]
-            return (
-                f"{_name(one[0])} and {_name(other[0])} share data seed {seed} but not their token "
-                f"stream ({_result(one[0])['stream']['tokens'][:16]} and "
-                f"{_result(other[0])['stream']['tokens'][:16]}); {_where(one[0], other[0])}."
-            )
-    return ""
-
-
-def _where(one: RunRecord, other: RunRecord) -> str:
-    """From which logged step two streams differ, as the journals tell."""
-    left, right = read_stream(one.folder), read_stream(other.folder)
-    common = sorted(left.keys() & right.keys())
-    parted = [step for step in common if left[step] != right[step]]
-    if not common:
-        return "their journals share no logged step, so it is not known where they part"
-    if not parted:
-        return f"they are equal up to step {common[-1]}, the last one both logged"
-    before = max((step for step in common if step < parted[0]), default=0)
-    return f"they part after step {before} and no later than step {parted[0]}"
-
-
 def _unequal_items(runs: Sequence[RunRecord]) -> str:
     by_task: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -137,23 +112,23 @@ def _unequal_items(runs: Sequence[RunRecord]) -> str:
             one, other = list(groups.values())[:2]
             evaluated = next(e for e in one[0].evaluations if "documents" in e.tables)
             return (
-                f"{evaluated.spec.task} was measured on other documents in {_names(one)} than in "
-                f"{_names(other)}; evaluate both again on the same split."
+                f"{evaluated.spec.task} was measured on other documents in {run_names(one)} than "
+                f"in {run_names(other)}; evaluate both again on the same split."
             )
     return ""
 
 
 def _unequal_code(runs: Sequence[RunRecord]) -> str:
     """Arms of the same blocks must have used the same source: the hash covers used blocks only."""
-    kinds = _groups(runs, _kinds)
+    kinds = grouped(runs, _kinds)
     for blocks, same in kinds.items():
-        codes = _groups(same, lambda run: run.planned.spec.code)
+        codes = grouped(same, lambda run: run.planned.spec.code)
         if len(codes) > 1:
             (a, one), (b, other) = list(codes.items())[:2]
             return (
-                f"{_name(one[0])} and {_name(other[0])} use the same blocks ({', '.join(blocks)}) "
-                f"but other source code ({a} and {b}); submit the experiment again, so that all "
-                "arms run the same code."
+                f"{run_name(one[0])} and {run_name(other[0])} use the same blocks "
+                f"({', '.join(blocks)}) but other source code ({a} and {b}); submit the experiment "
+                "again, so that all arms run the same code."
             )
     return ""
 
@@ -162,9 +137,9 @@ def _said(what: str, runs: Sequence[RunRecord]) -> list[str]:
     """How a check that passed reads in the report; nothing where it had nothing to compare."""
     match what:
         case "tokens":
-            return [f"Every finished run saw {_result(runs[0])['tokens']:,} tokens."]
+            return [f"Every finished run saw {result_of(runs[0])['tokens']:,} tokens."]
         case "streams":
-            groups = _groups(runs, lambda run: run.planned.spec.data_seed)
+            groups = grouped(runs, lambda run: run.planned.spec.data_seed)
             shared = sum(len(group) > 1 for group in groups.values())
             return [
                 f"For each of {shared} data seeds, all its runs saw the same tokens in the same "
@@ -188,10 +163,11 @@ def _warnings(runs: Sequence[RunRecord]) -> Iterable[str]:
     keys = {key for run in runs for key in _circumstances(run)}
     for key in sorted(keys):
         having = [run for run in runs if key in _circumstances(run)]
-        seen = _groups(having, lambda run, key=key: str(_circumstances(run)[key]))
+        seen = grouped(having, lambda run, key=key: str(_circumstances(run)[key]))
         if len(seen) > 1:
             long = 12 if key in _REPOSITORY else None  # of a hash, the beginning is enough
-            listed = "; ".join(f"{v[:long] or 'none'} ({_names(who)})" for v, who in seen.items())
+            values = ((value[:long] or "none", run_names(who)) for value, who in seen.items())
+            listed = "; ".join(f"{value} ({who})" for value, who in values)
             equal = " (what trained them has equal hashes)" if key in _REPOSITORY else ""
             yield f"Unequal {key} between runs{equal}: {listed}."
 
@@ -201,14 +177,14 @@ _REPOSITORY = ("git commit", "diff hash")  # may change without changing what a 
 
 def _circumstances(run: RunRecord) -> dict[str, Any]:
     """The environment, kernel backends and the code of evaluations each under a name of its own."""
-    environment = dict(_result(run)["environment"])
+    environment = dict(result_of(run)["environment"])
     backends = environment.pop("backends", {})
     versions = environment.pop("versions", {})
     environment.pop("backend_reasons", None)  # said of the backends, which are compared
     named = {key.replace("_", " "): value for key, value in environment.items()}
     named |= {f"version of {package}": value for package, value in versions.items()}
     named |= {f"kernel backend of {kind}": value for kind, value in backends.items()}
-    tuned = _result(run).get("tuned_kernels", {})
+    tuned = result_of(run).get("tuned_kernels", {})
     named |= {f"tuned configuration of {kernel}": value for kernel, value in tuned.items()}
     for evaluation in run.evaluations:
         if "code" in evaluation.made:
@@ -218,27 +194,3 @@ def _circumstances(run: RunRecord) -> dict[str, Any]:
 
 def _kinds(run: RunRecord) -> tuple[str, ...]:
     return tuple(sorted({layer.kind for layer in run.planned.spec.model.layers}))
-
-
-def _result(run: RunRecord) -> dict[str, Any]:
-    assert run.result is not None, "only finished runs are checked"
-    return run.result
-
-
-def _groups(
-    runs: Iterable[RunRecord], key: Callable[[RunRecord], Any]
-) -> dict[Any, list[RunRecord]]:
-    groups: dict[Any, list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return groups
-
-
-def _name(run: RunRecord) -> str:
-    return f"{run.arm.name}/{run.planned.seed}"
-
-
-def _names(runs: Sequence[RunRecord]) -> str:
-    names = [_name(run) for run in runs]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

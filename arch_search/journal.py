@@ -17,9 +17,11 @@ from arch_search.storage import AttemptFolder, RunFolder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One line. `kind`: metrics (step, values), stream (step, tokens), event (text) or checkpoint.
+    """One line. `kind`: metrics (step, values), stream (step, tokens, text), event (text) or
+    checkpoint.
 
-    `tokens` is the beginning of the rolling hash of all tokens seen up to the step.
+    In a stream, `tokens` is the beginning of the rolling hash of all tokens seen up to the step,
+    and `text` that of the text apart from order (earlier versions wrote none).
     """
 
     kind: str
@@ -126,6 +128,16 @@ def read_stream(run: RunFolder) -> dict[int, str]:
         for attempt in run.attempts()
         for record in read_journal(attempt.journal)[0]
         if record.kind == "stream"
+    }
+
+
+def read_text(run: RunFolder) -> dict[int, str]:
+    """The hash of the text seen up to each logged step, as far as it was written."""
+    return {
+        record.step: record.text
+        for attempt in run.attempts()
+        for record in read_journal(attempt.journal)[0]
+        if record.kind == "stream" and record.text
     }
 
 

@@ -212,7 +212,7 @@ def train(
             values["train/learning_rate"] = share * spec.train.optimiser.learning_rate
             progress.loss = values["train/loss"]
             attempt.log(done, values)
-            attempt.stream(done, seen.tokens[:16])
+            attempt.stream(done, seen.tokens[:16], seen.text)
             window = _Window(done, watch.read(), device)
         due = done % log.checkpoint_every == 0 or last
         validated = done % log.validate_every == 0 or last

@@ -174,7 +174,7 @@ def _result(run: PlannedRun, stream: str) -> dict[str, Any]:
     return {
         "state": "FINISHED",
         "steps": run.spec.steps,
-        "tokens": run.spec.steps * 1024,
+        "tokens": run.spec.steps * run.spec.data.batch * run.spec.data.sequence_length,
         "stream": {"tokens": stream, "text": f"7e{run.spec.data_seed:06x}"},
         "branch_scales": {"layers.0.mixer": 0.1},
         "metrics": {

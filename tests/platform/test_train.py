@@ -10,7 +10,7 @@ from arch_search.attempt import Attempt
 from arch_search.control import check_control
 from arch_search.environment import earlier_environments
 from arch_search.errors import Diverged, Stopped
-from arch_search.journal import read_curve, read_stream
+from arch_search.journal import read_curve, read_stream, read_text
 from arch_search.model import build_model, count_model
 from arch_search.optim import learning_rate_share, make_optimiser
 from arch_search.records import read_experiment
@@ -90,6 +90,8 @@ def test_pieces_and_workers_change_neither_the_stream_nor_the_learning(root, pre
     other = run_one(other_root, plan, plan.runs[0], **resources)
     assert other.result()["stream"] == {"tokens": plain, "text": text}
     assert read_stream(other) == read_stream(whole)
+    assert read_text(other) == read_text(whole)
+    assert read_text(whole)[25] == whole.result()["stream"]["text"]
     assert [loss for _, loss in losses(other)] == pytest.approx([x for _, x in curve], rel=1e-4)
 
 
