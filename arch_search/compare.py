@@ -27,6 +27,7 @@ from arch_search.metric_names import direction
 from arch_search.noise_findings import noise_sentences
 from arch_search.outcomes import (
     failure_rates,
+    failure_sentences,
     has_failed,
     is_yes_or_no,
     rate_sentences,
@@ -118,6 +119,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     judge = partial(verdict, better=direction(metric), margin=found.margin, share=share)
     outcomes = _outcomes(experiment, metric, table, found, judge)
     rates = solved_rates(experiment, metric, table) if yes_or_no else ()
+    failures = () if yes_or_no else failure_rates(experiment, metric)
     readings, no_seconds = read_at_equal_cost(experiment)
     if yes_or_no:
         outcomes = tuple(replace(o, verdict="") for o in outcomes)
@@ -126,6 +128,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         said = (
             *contrast_sentences(found.contrasts),
             *sentences(outcomes, found.model, found.permutation, baseline, found.margin, share),
+            *failure_sentences(failures),
             *factor_sentences(found.factors),
             *noise_sentences(found.noisiest, table, baseline, len(outcomes) - 1),
             *(_read_otherwise(experiment, outcomes, readings) if direction(metric) < 0 else ()),
@@ -146,7 +149,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         factors=found.factors,
         noisiest=found.noisiest,
         rates=rates,
-        failures=failure_rates(experiment, metric),
+        failures=failures,
         readings=readings,
         no_seconds=no_seconds,
         cautions=plan_warnings(experiment.plan),
@@ -176,8 +179,10 @@ def metric_table(experiment: Experiment, metric: str) -> pd.DataFrame:
     """
     known = known_metrics(experiment)
     if not known:
+        failed = sum(run.state == "FAILED" for run in experiment.runs)
+        said = f", {failed} of {len(experiment.runs)} failed" if failed else ""
         raise UsageError(
-            f"no run of {experiment.plan.name!r} has finished yet; see "
+            f"no run of {experiment.plan.name!r} has finished{said}; see "
             f"`arch-search status {experiment.plan.name}`"
         )
     if metric not in known:

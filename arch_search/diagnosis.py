@@ -178,7 +178,12 @@ def _mlflow() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    uses = {"wandb": "tracking.wandb", "psycopg": "MLflow on PostgreSQL"}
+    uses = {
+        "wandb": "tracking.wandb",
+        "psycopg": "MLflow or a sweep's study on PostgreSQL",
+        "optuna-dashboard": "`arch-search study`",
+        "datasets": "data of the hub, and tokenised sets",
+    }
     for package, use in uses.items():
         version = _version(package)
         yield Finding(

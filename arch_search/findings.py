@@ -153,7 +153,9 @@ def sentences(
     share: float | None,
 ) -> Iterator[str]:
     if model is None:
-        yield f"The baseline {baseline} has no finished run: there is nothing to compare with."
+        yield f"{baseline} has no finished run: there is nothing to compare with."
+    elif all(o.difference is None for o in outcomes):
+        yield f"No arm shares a seed with {baseline} yet: nothing can be compared."
     elif model.residual_sd is None:
         yield (
             "Each arm has one seed, so nothing tells a difference from the noise between seeds. "

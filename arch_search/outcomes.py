@@ -40,6 +40,19 @@ def failure_rates(experiment: Experiment, metric: str) -> tuple[Rate, ...]:
     return rates(counts, baseline=experiment.baseline.name)
 
 
+def failure_sentences(found: Sequence[Rate]) -> tuple[str, ...]:
+    """How surely arms fail more or less often, where any run failed."""
+    if not found:
+        return ()
+    said = ", ".join(
+        f"{rate.arm} {rate.successes} of {rate.n} ({100 * rate.low:.0f} to {100 * rate.high:.0f} %"
+        + (f", p = {rate.p_holm:.2g}" if rate.p_holm is not None else "")
+        + ")"
+        for rate in found
+    )
+    return (f"How often runs failed, with exact 95 % and Fisher's p against the baseline: {said}.",)
+
+
 def has_failed(run: RunRecord, metric: str) -> bool:
     """Whether the run says something against its arm: it broke, or its metric is not finite."""
     if metric in run.metrics:

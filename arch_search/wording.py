@@ -46,6 +46,16 @@ def percent(share: float) -> str:
     return f"{100 * share:+.2g} %".replace("-", "−")
 
 
+def counted(number: int, noun: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def share(value: float) -> str:
+    """An unsigned share to three digits: 0.3 %."""
+    return f"{100 * value:.3g} %"
+
+
 def signed(value: float | None) -> str:
     """Three digits with a sign, a true minus; a dash for what is not known."""
     return "–" if value is None else f"{value:+.3g}".replace("-", "−")

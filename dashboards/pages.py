@@ -115,20 +115,26 @@ def _without_password(uri: str) -> str:
 
 
 def _index(server: PageServer) -> bytes:
-    rows = []
-    for folder in server.root.experiments() if server.root.path.is_dir() else ():
-        status = read_status(server.root, folder.name)
-        question = html.escape(folder.plan().question)
-        link = f'<a href="/{folder.name}/report.html">{folder.name}</a>'
-        charts = charts_url(folder, server.mlflow_url)
-        curves = f'<a href="{html.escape(charts)}">curves</a>' if charts else "not in MLflow yet"
-        rows.append(
-            f"<tr><td>{link}</td><td>{question}</td><td>{curves}</td>"
-            f"<td>{status.count('FINISHED')} of {len(status.runs)} runs finished</td></tr>"
-        )
+    folders = server.root.experiments() if server.root.path.is_dir() else ()
+    rows = [_row(server, folder) for folder in folders]
     listed = f"<table>{''.join(rows)}</table>" if rows else "<p>No experiment yet.</p>"
     everything = f'<p><a href="{server.mlflow_url}">Everything in MLflow</a></p>'
     return _document("Experiments", listed + everything)
+
+
+def _row(server: PageServer, folder: ExperimentFolder) -> str:
+    """An experiment in the index; one that cannot be read says why, and hides no other."""
+    try:
+        status, question = read_status(server.root, folder.name), folder.plan().question
+        charts = charts_url(folder, server.mlflow_url)
+    except UsageError as error:
+        return f"<tr><td>{folder.name}</td><td colspan=3>{html.escape(str(error))}</td></tr>"
+    link = f'<a href="/{folder.name}/report.html">{folder.name}</a>'
+    curves = f'<a href="{html.escape(charts)}">curves</a>' if charts else "not in MLflow yet"
+    return (
+        f"<tr><td>{link}</td><td>{html.escape(question)}</td><td>{curves}</td>"
+        f"<td>{status.count('FINISHED')} of {len(status.runs)} runs finished</td></tr>"
+    )
 
 
 def _page(title: str, text: str) -> bytes:

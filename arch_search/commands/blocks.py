@@ -16,7 +16,10 @@ def blocks(
     kind: Annotated[str | None, typer.Argument(metavar="[BLOCK]", help="One block.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The blocks that a layer pattern can name; with a name, that block's options."""
+    """The blocks that a layer pattern can name, and their options.
+
+    With a name, that block's options, each with its default and what it does.
+    """
     rows = _registry() if kind is None else _options(kind)
     if as_json:
         print(json.dumps(rows, indent=1, ensure_ascii=False))

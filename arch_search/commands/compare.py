@@ -33,9 +33,17 @@ def compare(
         Path | None, typer.Option("--parquet", help="Write the table to this file.")
     ] = None,
 ) -> None:
-    """Which arms differ from the baseline, how surely, and what could not be resolved."""
+    """Which arms differ from the baseline, and how surely.
+
+    Says as well what could not be resolved.
+    """
     root = Root()
     if (plan := sweep_plan(root, name)) is not None:
+        if metric is not None or parquet is not None:
+            raise UsageError(
+                f"{name} is a sweep, compared on its objectives: --metric and --parquet are for "
+                f"ablations; see 'arch-search results {name} --parquet FILE' for every run"
+            )
         if as_json:
             print(json.dumps(describe_sweep(root, plan), indent=1, ensure_ascii=False))
         else:

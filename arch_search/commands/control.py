@@ -76,7 +76,10 @@ def stop(
     wait: Annotated[bool, typer.Option(help="Return when all has stopped.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop an experiment's runs at a checkpoint; 'resume' goes on from there."""
+    """Stop an experiment, its runs at a checkpoint.
+
+    'resume' goes on from there.
+    """
     root = Root()
     folder = find(root, name)
     settle_experiment(root, folder)
@@ -109,7 +112,10 @@ def resume(
     limit: Annotated[int, typer.Option("--limit", min=0, help="Runs at once; 0: what fits.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with an experiment: what finished stays, the rest continues from its checkpoints."""
+    """Go on with an experiment from its checkpoints.
+
+    What has finished stays as it is.
+    """
     root = Root().make()
     find(root, name)
     code = start(root, name, address=address, wait=wait, limit=limit, as_json=as_json)

@@ -18,7 +18,10 @@ def import_model(
                                "row in its training, which the files do not say; 0: unknown.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
-    """Read a published Mamba-2 model; then `inspect`, and `train.start`, know it by its name."""
+    """Read a published Mamba-2 model from local files.
+
+    Then `inspect`, `evaluate` and `train.start` know it by its name.
+    """
     from arch_search.state_spaces import read_state_spaces  # torch, for this command alone
     from arch_search.stored_model import keep_imported
 

@@ -18,7 +18,7 @@ from arch_search.errors import UsageError
 from arch_search.expected_cost import cost_sentences, expected_cost
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.storage import Root
-from arch_search.wording import by_value
+from arch_search.wording import by_value, counted, share
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")]
 OverridesArgument = Annotated[
@@ -103,7 +103,7 @@ def show_resolution(plan: Plan, console: Console) -> None:
         source = "Noise between seeds: not known before an experiment of this base has finished."
     else:
         df = f", {noise.df} degrees of freedom" if noise.df else ""
-        source = f"Noise between seeds: {noise.share:.2%} of the metric ({noise.source}{df})."
+        source = f"Noise between seeds: {share(noise.share)} of the metric ({noise.source}{df})."
     console.print(f"{source} Found with 80 % power at 5 %, all of these at once:", highlight=False)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("smallest true difference that is found", overflow="fold")
@@ -111,7 +111,7 @@ def show_resolution(plan: Plan, console: Console) -> None:
     if noise:
         table.add_column("difference", justify="right")
     if noise and effect:
-        table.add_column(f"seeds for {effect:.2%}", justify="right")
+        table.add_column(f"seeds for {share(effect)}", justify="right")
     texts = {contrast.name: contrast.text for contrast in plan.contrasts}
     for cells, names in _resolution_rows(plan, with_seeds=bool(noise and effect)).items():
         first = names[0] + (f" ({texts[names[0]]})" if names[0] in texts else "")
@@ -126,7 +126,7 @@ def _resolution_rows(plan: Plan, *, with_seeds: bool) -> dict[tuple[str, ...], l
     for found in plan.resolution:
         cells = [f"{found.in_noise:.2f}"]
         if found.share is not None:
-            cells.append(f"{found.share:.2%}")
+            cells.append(share(found.share))
         if with_seeds:
             cells.append("over 1,000" if found.seeds_wanted is None else str(found.seeds_wanted))
         rows.setdefault(tuple(cells), []).append(found.contrast)
@@ -163,13 +163,14 @@ def describe(plan: Plan, root: Root) -> list[str]:
     """The rest of a plan in sentences."""
     data, train = plan.arms[0].data, plan.arms[0].train
     seeds = Counter(run.seed for run in plan.runs)
+    arms = f"{counted(len(plan.arms), 'arm')} x {counted(len(seeds), 'seed')}"
     lines = [
-        f"{len(plan.runs)} runs: {len(plan.arms)} arms x {len(seeds)} seeds, "
+        f"{counted(len(plan.runs), 'run')}: {arms}, "
         f"{train.tokens:,} tokens each of {data.corpus} ({data.tokenizer}), "
         f"{data.batch} x {data.sequence_length} tokens a step.",
         f"Decided by {plan.primary.metric}"
         + (
-            f"; a difference below {plan.primary.smallest_effect:.2%} would not matter."
+            f"; a difference below {share(plan.primary.smallest_effect)} would not matter."
             if plan.primary.smallest_effect
             else "; no smallest effect that would matter is declared."
         ),

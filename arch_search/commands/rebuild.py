@@ -20,7 +20,10 @@ def rebuild(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring MLflow to what the storage root holds; what it has already stays as it is."""
+    """Bring MLflow to what the storage root holds.
+
+    What it has already stays as it is.
+    """
     root = Root().make()
     folder = find(root, name)
     settle_experiment(root, folder)

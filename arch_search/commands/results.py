@@ -29,7 +29,10 @@ def results(
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="The same as CSV.")] = None,
 ) -> None:
-    """Every run of an experiment: its factors, how it ended, and what it measured."""
+    """Every run of an experiment, a row each.
+
+    How it ended and what it measured; files and --json have every column, factors and counts too.
+    """
     root = Root()
     frame = curves(read_experiment(name, root)) if curve else read_results(name, root)
     for path, write in ((parquet, _write_parquet), (csv, _write_csv)):

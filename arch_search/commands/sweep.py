@@ -23,6 +23,7 @@ from arch_search.search.rungs import rung_run, trained_steps
 from arch_search.search.trials import Ledger, Trial, ledger_path
 from arch_search.storage import Root
 from arch_search.sweep_spec import SweepSpec
+from arch_search.wording import counted, share
 
 
 def show_sweep_plan(plan: Plan, console: Console) -> None:
@@ -70,6 +71,7 @@ def expected_tokens(plan: Plan) -> list[tuple[float, int, int]]:
 def _rung_lines(plan: Plan, sweep: SweepSpec) -> list[str]:
     expected = expected_tokens(plan)
     total = sum(count * new for count, _, new in expected)
+    immune = sum(sweep.is_immune(number) for number in range(sweep.trials))
     full = sweep.trials * expected[-1][1]
     rule = {"asha": f"the best 1/{sweep.pruner.reduction} goes on", "median": "the better half "
             "goes on", "none": "all go on"}[sweep.pruner.rule]  # fmt: skip
@@ -79,9 +81,9 @@ def _rung_lines(plan: Plan, sweep: SweepSpec) -> list[str]:
             f"{count:.0f} trials."
             for rung, (count, tokens, new) in enumerate(expected)
         ),
-        f"At a rung {rule}; {sweep.immune:.0%} of the trials are never pruned. Each rung ends in a "
-        f"decay of its own ({sweep.decay:.0%} of its tokens) from a trunk at the full rate.",
-        f"Expected: {total:,.0f} tokens, {total / full:.0%} of training all in full.",
+        f"At a rung {rule}; {immune} of the {sweep.trials} trials are never pruned. Each rung ends "
+        f"in a decay of its own ({share(sweep.decay)} of its tokens), from a trunk at full rate.",
+        f"Expected: {total:,.0f} tokens, {100 * total / full:.0f} % of training all in full.",
     ]
 
 
@@ -152,7 +154,7 @@ def show_sweep(root: Root, plan: Plan, console: Console) -> None:
     used, full = tokens_used(sweep, trials), tokens_in_full(sweep, trials)
     if full:
         console.print(
-            f"{used:,} tokens, {used / full:.0%} of what all would have cost in full",
+            f"{used:,} tokens, {100 * used / full:.0f} % of what all would have cost in full",
             highlight=False,
         )
     best = front(sweep, trials)
@@ -164,8 +166,8 @@ def show_sweep(root: Root, plan: Plan, console: Console) -> None:
     lost = [one.lost for one in second_looks(sweep, trials)]
     if lost:
         console.print(
-            f"Winner's curse: on fresh seeds the members are {change_in_words(lost)} on average "
-            "than the values they were chosen by",
+            f"On fresh seeds {counted(len(lost), 'value')} of the front came out "
+            f"{change_in_words(lost)} on average than those they were chosen by (winner's curse)",
             highlight=False,
         )
 

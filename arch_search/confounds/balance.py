@@ -6,7 +6,7 @@ from arch_search.confounds.aliasing import cells_of
 from arch_search.experiment import ContrastFile, ExperimentFile
 from arch_search.factors import key, levels_of, shared_factors
 from arch_search.plan_spec import ArmSpec, ContrastSpec, FindingSpec
-from arch_search.wording import listed, shown_value
+from arch_search.wording import listed, share, shown_value
 
 UNEQUAL = 1e-9  # of shares that are sums of a few fractions
 
@@ -53,5 +53,7 @@ def _unequal(contrast: ContrastSpec, arms: Sequence[ArmSpec]) -> Iterator[tuple[
             )
             shares[shown_value(level)] = (of, minus)
         if any(abs(of - minus) > UNEQUAL for of, minus in shares.values()):
-            said = ", ".join(f"{one} {of:.0%} against {m:.0%}" for one, (of, m) in shares.items())
+            said = ", ".join(
+                f"{one} {share(of)} against {share(m)}" for one, (of, m) in shares.items()
+            )
             yield factor, f"{factor} ({said})"

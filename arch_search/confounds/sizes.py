@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from arch_search.confounds.derived import ArmFacts, compared_kinds
 from arch_search.experiment import ExperimentFile
 from arch_search.plan_spec import ArmSpec, FindingSpec
-from arch_search.wording import grouped, listed, percent
+from arch_search.wording import grouped, listed, percent, share
 
 PARAMETER_EXPONENT = 0.076  # of the loss in parameters, Kaplan et al. 2020 (arXiv 2001.08361)
 SMALLEST_EFFECT = 0.003  # assumed where the file declares none
@@ -40,9 +40,12 @@ def _parameters(
     if worth < effect or "parameters" in file.report_residue:
         yield FindingSpec(level="residue", subject="parameters", text=text)
         return
+    matter = (
+        "on matter here" if file.primary.smallest_effect else "on may matter (none is declared)"
+    )
     text += (
-        f". By the usual power law that alone is worth about {worth:.2%} of the loss, and effects "
-        f"from {effect:.2%} on matter here. Hold them (hold: {{parameters: 0.5%, by: "
+        f". By the usual power law that alone is worth about {share(worth)} of the loss, and "
+        f"effects from {share(effect)} {matter}. Hold them (hold: {{parameters: 0.5%, by: "
         "replaced.mlp.width}) or accept it (report_residue: [parameters])"
     )
     yield FindingSpec(level="warning", subject="parameters", text=text)
@@ -55,8 +58,8 @@ def _count(arm: ArmSpec) -> str:
 def _relative(base: ArmSpec, arms: Sequence[ArmSpec], name: str) -> dict[str, float]:
     """Arms whose count is not that of the base, with the relative difference."""
     reference = base.counts[name]
-    shares = {arm.name: arm.counts[name] / reference - 1 for arm in arms if arm is not base}
-    return {arm: share for arm, share in shares.items() if abs(share) >= STATED}
+    every = {arm.name: arm.counts[name] / reference - 1 for arm in arms if arm is not base}
+    return {arm: found for arm, found in every.items() if abs(found) >= STATED}
 
 
 def _extremes(shares: dict[str, float]) -> str:

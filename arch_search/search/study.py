@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -190,16 +191,19 @@ def study_name(name: str, version: str) -> str:
     return f"{name}-{version[:8]}"
 
 
-def storage_url(sweep: SweepSpec, folder: ExperimentFolder, version: str) -> str:
-    """Where the study stands: what `optuna-dashboard` takes."""
+def stored_study(sweep: SweepSpec, folder: ExperimentFolder, version: str) -> BaseStorage | None:
+    """The storage in which the study stands; None if its journal is not there yet."""
     url = with_secret(folder.path.parents[1], sweep.storage)
-    return url.removeprefix(JOURNAL) or str(_journal(folder, version))
+    is_file = not url or url.startswith(JOURNAL)
+    if is_file and not Path(url.removeprefix(JOURNAL) or journal_file(folder, version)).exists():
+        return None
+    return open_storage(url, folder, version)
 
 
 def open_storage(url: str, folder: ExperimentFolder, version: str) -> BaseStorage:
     """The storage of a URL; a journal file in the experiment's folder if there is none."""
     if not url or url.startswith(JOURNAL):
-        path = url.removeprefix(JOURNAL) or str(_journal(folder, version))
+        path = url.removeprefix(JOURNAL) or str(journal_file(folder, version))
         lock = JournalFileOpenLock(path, grace_period=LOCK_SECONDS)
         return JournalStorage(JournalFileBackend(path, lock_obj=lock))
     check_url(url)
@@ -218,13 +222,14 @@ def check_url(url: str) -> None:
         )
 
 
-def _journal(folder: ExperimentFolder, version: str) -> Any:
+def journal_file(folder: ExperimentFolder, version: str) -> Path:
+    """Where a version of a study stands that has no storage of its own."""
     return folder.path / f"study-{version}.journal"
 
 
 def _set_aside(folder: ExperimentFolder, version: str) -> bool:
     """Move a journal that cannot be read out of the way: the record fills a new one."""
-    path = _journal(folder, version)
+    path = journal_file(folder, version)
     if not path.exists():
         return False
     log.warning("%s was torn; it is filled again from the sweep's record", path)

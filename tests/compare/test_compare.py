@@ -73,10 +73,28 @@ def test_failed_and_unfinished_runs_are_counted(planted):
     assert (first.n, first.failed, first.unfinished) == (4, 1, 0)
     assert (last.n, last.failed, last.unfinished) == (3, 0, 2)
     assert any("1 of 5 runs failed" in s for s in comparison.sentences)
+    assert any("1 of 5 (1 to 72 %, p = 1)" in s for s in comparison.sentences)
     assert any("2 of 5 runs are not finished" in s for s in comparison.sentences)
     states = results("planted", root).set_index(["arm", "seed"])["state"]
     assert states["m2rnn-1-first", 1] == "FAILED"
     assert states["m2rnn-1-last", 0] == "PENDING"
+
+
+ARMS = ("baseline", "m2rnn-1-first", "m2rnn-1-last", "m2rnn-2-spread")
+
+
+def test_where_every_run_failed_that_is_said(planted):
+    every = frozenset((arm, seed) for arm in ARMS for seed in range(2))
+    with pytest.raises(UsageError, match=r"has finished, 8 of 8 failed; see"):
+        compare("planted", root=planted(seeds=2, failed=every))
+
+
+def test_arms_that_share_no_seed_with_the_baseline_are_not_said_to_have_one_seed(planted):
+    """The baseline has seeds 2 and 3, the others 0 and 1."""
+    pending = {("baseline", 0), ("baseline", 1), *((arm, s) for arm in ARMS[1:] for s in (2, 3))}
+    said = compare("planted", root=planted(seeds=4, pending=frozenset(pending))).sentences
+    assert said[0] == "No arm shares a seed with baseline yet: nothing can be compared."
+    assert not any("one seed" in sentence for sentence in said)
 
 
 def test_one_seed_resolves_nothing_and_says_so(planted):

@@ -80,8 +80,12 @@ def test_runs_chart_and_reports_stand_beside_them(planted):
         one = curves[0]["info"]["run_id"]
         history = get(f"{api}/metrics/get-history?run_id={one}&metric_key=train/loss")[1]
         assert len(json.loads(history)["metrics"]) == 12
+        damaged = root.experiment("damaged").path
+        damaged.mkdir()
+        (damaged / "plan.json").write_text("{")
         index = get(running.pages_url)[1]
         assert "/planted/report.html" in index
+        assert "plan.json is damaged" in index
         assert f"{running.mlflow_url}/#/experiments/{mirror.experiment_id}/runs?" in index
         status, page = get(f"{running.pages_url}/planted/report.html")
         assert (status, "Differences to the baseline" in page) == (200, True)

@@ -141,7 +141,7 @@ PLANTED = {
             *({"with": "gru", "count": c, "position": p}
               for c, p in ((1, "first"), (1, "last"), (2, "last")))]),
          "contrasts": {"placebo": {"of": {"with": "m2rnn"}, "minus": {"with": "gru"}}}},
-        r"placebo compares arms that also differ in position \(first 67% against 33%, "),
+        r"placebo compares arms that also differ in position \(first 66.7 % against 33.3 %, "),
     "bundled options": (
         changed(changed(AXES, "arms/with", ["plain", "other"]), "model/blocks", {
             **WRITTEN["model"]["blocks"], "plain": M2RNN,

@@ -8,7 +8,7 @@ from scores import quality
 
 from arch_search.errors import UsageError
 from arch_search.search.outcome import front, rank_agreement, second_looks, tokens_in_full
-from arch_search.search.study import Published, storage_url
+from arch_search.search.study import Published, journal_file
 from arch_search.search.sweep import Sweep
 from arch_search.search.trials import Ledger, ledger_path
 
@@ -155,7 +155,7 @@ def test_left_anywhere_a_sweep_goes_on_as_if_it_had_not_been(root, tmp_path, sam
 def test_a_torn_journal_is_filled_again(root):
     plan = submitted(root, trials=6)
     Stub(root, plan).drive(stop_after=4)
-    journal = storage_url(plan.sweep, root.experiment("s"), plan.sweep_version)
+    journal = journal_file(root.experiment("s"), plan.sweep_version)
     with open(journal, "ab") as file:
         file.write(b'{"op_code": 4, "wor')
     sweep = Stub(root, plan).drive()

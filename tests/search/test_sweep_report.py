@@ -6,16 +6,21 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from arch_search.commands.compare import compare
 from arch_search.commands.plan import show
 from arch_search.commands.sweep import describe_sweep, expected_tokens, show_sweep
 from arch_search.commands.throughput import _with_front
+from arch_search.errors import UsageError
 from arch_search.progress import is_done, read_status
 from arch_search.search.outcome import change_in_words, front
+from arch_search.storage import ROOT_VARIABLE
 from arch_search.throughput.alone import measure_and_keep
 from arch_search.throughput.settings import ThroughputSpec
 from dashboards.sweep_report import make_sweep_report, sweep_headline, write_sweep_report
@@ -44,6 +49,7 @@ def test_the_plan_says_what_the_search_will_cost(root):
     text = console.export_text()
     assert "Space: 81 points; 27 distinct layouts" in text
     assert "Rung 0: 2,560 tokens" in text
+    assert "0 of the 27 trials are never pruned" in text
     counts = [round(count) for count, _, _ in expected_tokens(plan)]
     assert counts == [27, 9, 3]
     tokens = [new for _, _, new in expected_tokens(plan)]
@@ -61,10 +67,18 @@ def test_the_front_is_shown_with_fresh_seeds(finished):
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     show_sweep(root, plan, console)
     text = console.export_text()
-    assert "Winner's curse" in text
+    assert "(winner's curse)" in text
     assert all(f"t{number:04d}" in text for number in told["front"])
     assert is_done(root, plan)
     assert {run.state for run in read_status(root, plan.name).runs} == {"FINISHED"}
+
+
+@pytest.mark.parametrize("option", [{"metric": "val/loss"}, {"parquet": Path("table.parquet")}])
+def test_what_a_sweep_has_not_is_refused_not_passed_over(finished, monkeypatch, option):
+    root, plan, _ = finished
+    monkeypatch.setenv(ROOT_VARIABLE, str(root.path))
+    with pytest.raises(UsageError, match="s is a sweep, compared on its objectives"):
+        compare(plan.name, **option)
 
 
 def test_the_report_is_one_page_without_scripts(finished, tmp_path):
@@ -127,6 +141,15 @@ def test_optuna_dashboard_opens_on_the_same_storage(finished):
                 assert process.poll() is None, "the dashboard ended by itself"
                 assert time.monotonic() < deadline
                 time.sleep(0.3)
+        foreign = urllib.request.Request(
+            f"http://127.0.0.1:{port}/api/studies", headers={"Host": "evil.example"}
+        )
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign)
+        taken = [*command, "--port", str(port)]
+        second = subprocess.run(taken, capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        assert "choose another with --port" in second.stderr
     finally:
         process.terminate()
         process.wait()
