@@ -147,6 +147,9 @@ CAPTIONS = {
     "sequences": "Held-out items of the task, mean over seeds. Dashed: the training length.",
     "states": "Line: the best arm of each mixer and state size, mean over seeds. Dots: runs. "
     "Dashed, in a mixer's colour: its smallest state with an accuracy of 0.99.",
+    "distances": "The share of prompts that are answered to the character where what is asked "
+    "stood in the last so many tokens, by the length of the whole prompt. What is lost though it "
+    "stands near is lost by collapse, not by distance.",
     "depths": "The share of prompts that are answered to the character, by their length and the "
     "depth at which the answer stands; over seeds.",
     "knockout": "What the metric changes by with one layer knocked out: its mixer removed, or its "

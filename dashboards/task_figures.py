@@ -26,6 +26,9 @@ def draw_tasks(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
     answers = table(experiment, "answers")
     if not answers.empty and not answers.dropna(subset=["depth"]).empty:
         charts["depths"] = by_depth_and_length(experiment, answers)
+    recent = within_reach(experiment, answers)
+    if len(set(recent["within"])) > 1:
+        charts["distances"] = by_distance(experiment, recent)
     return charts
 
 
@@ -138,4 +141,45 @@ def by_depth_and_length(experiment: Experiment, answers: pd.DataFrame):
             facet=alt.Facet("panel:N", title=None, columns=4, sort=order),
         )
         .properties(width=180, height=180)
+    )
+
+
+def within_reach(experiment: Experiment, answers: pd.DataFrame) -> pd.DataFrame:
+    """The share of right answers where what is asked stood in the last so many tokens.
+
+    Columns panel, length, within, mean, prompts; `within` are a quarter of the training length,
+    doubled up to the greatest length. What is lost though it stands near is lost by collapse, not
+    by distance (arXiv 2410.07145).
+    """
+    columns = ["panel", "length", "within", "mean", "prompts"]
+    if answers.empty or "distance" not in answers or answers["distance"].dropna().empty:
+        return pd.DataFrame(columns=columns)
+    rows = answers.dropna(subset=["distance"])
+    rows = rows.assign(panel=rows["arm"] + ": " + rows["label"])
+    reach, found = max(experiment.baseline.data.sequence_length // 4, 1), []
+    while True:
+        near = rows[rows["distance"].astype(float) <= reach]
+        cells = near.groupby(["panel", "length"])["strict"].agg(["mean", "size"]).reset_index()
+        found.append(cells.rename(columns={"size": "prompts"}).assign(within=reach))
+        if len(near) == len(rows):
+            return pd.concat(found, ignore_index=True).reindex(columns=columns)
+        reach *= 2
+
+
+def by_distance(experiment: Experiment, recent: pd.DataFrame):
+    """A panel an arm and label, a line for each reach, by the length of the whole prompt."""
+    order = [panel for arm in arm_order(experiment) for panel in dict.fromkeys(recent["panel"])
+             if panel.startswith(f"{arm}: ")]  # fmt: skip
+    return (
+        alt.Chart(recent)
+        .mark_line(point=True, strokeWidth=2)
+        .encode(
+            x=alt.X("length:Q", title="tokens", scale=alt.Scale(type="log", base=2)),
+            y=alt.Y("mean:Q", title="right", scale=alt.Scale(domain=[0, 1])),
+            color=alt.Color(
+                "within:O", title="in the last … tokens", scale=alt.Scale(scheme="blues")
+            ),
+            facet=alt.Facet("panel:N", title=None, columns=4, sort=order),
+        )
+        .properties(width=180, height=160)
     )

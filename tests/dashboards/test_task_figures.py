@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from arch_search.planning import make_plan
-from arch_search.records import read_experiment
+from arch_search.records import read_experiment, table
 from arch_search.storage import Root
 from dashboards.figures import to_svg
 from dashboards.report import make_report, to_html
-from dashboards.task_figures import by_state, draw_tasks
+from dashboards.task_figures import by_state, draw_tasks, within_reach
 
 FILE = """
 defaults: [task]
@@ -73,6 +73,9 @@ def experiment(tmp_path):
             "length": [256] * 10 + [512] * 10,
             "depth": depth.tolist(),
             "strict": (depth > 0.5).astype(float).tolist(),
+            "distance": [
+                round((1 - d) * n) for d, n in zip(depth, [256] * 10 + [512] * 10, strict=True)
+            ],
         }
         folder.write_evaluation(
             plan.evaluations[1],
@@ -84,15 +87,32 @@ def experiment(tmp_path):
 
 def test_a_report_shows_the_task_by_position_by_state_and_by_depth(experiment):
     report = make_report(experiment)
-    assert {"sequences", "states", "depths"} <= set(report.figures)
+    assert {"sequences", "states", "depths", "distances"} <= set(report.figures)
     page = to_html(report)
-    for heading in ("The task, by position", "By size of the state", "By depth and length"):
+    for heading in ("The task, by position", "By size of the state", "By depth and length",
+                    "By distance"):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     said = {name: " ".join(ET.fromstring(f.svg).itertext()) for name, f in report.figures.items()}
     assert "m2rnn" in said["states"]
     assert "gated_deltanet" in said["states"]
     assert "baseline: passkey" in said["depths"]
     assert report.figures["depths"].svg.count("aria-label") >= 60  # 3 arms, 2 lengths, 10 depths
+
+
+def test_what_stood_near_is_counted_apart(experiment):
+    """Right are the needles in the later half: of 256 tokens all within 64 and 128, half in all."""
+    recent = within_reach(experiment, table(experiment, "answers"))
+    assert sorted(set(recent["within"])) == [64, 128, 256, 512]
+    cells = recent.query("panel == 'baseline: passkey'").set_index(["length", "within"])
+    seeds = 2
+    for (length, within), mean, prompts in (
+        ((256, 64), 1.0, 3), ((256, 128), 1.0, 5), ((256, 256), 0.5, 10),
+        ((512, 128), 1.0, 3), ((512, 512), 0.5, 10),
+    ):  # fmt: skip
+        assert cells.loc[(length, within), "mean"] == mean
+        assert cells.loc[(length, within), "prompts"] == seeds * prompts
+    empty = table(experiment, "answers").drop(columns="distance")
+    assert within_reach(experiment, empty).empty
 
 
 def test_only_a_state_that_suffices_is_marked():
