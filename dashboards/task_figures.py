@@ -174,7 +174,7 @@ def by_distance(experiment: Experiment, recent: pd.DataFrame):
         alt.Chart(recent)
         .mark_line(point=True, strokeWidth=2)
         .encode(
-            x=alt.X("length:Q", title="tokens", scale=alt.Scale(type="log", base=2)),
+            x=alt.X("length:O", title="tokens", axis=alt.Axis(labelAngle=0)),
             y=alt.Y("mean:Q", title="right", scale=alt.Scale(domain=[0, 1])),
             color=alt.Color(
                 "within:O", title="in the last … tokens", scale=alt.Scale(scheme="blues")

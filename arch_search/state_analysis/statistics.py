@@ -14,10 +14,15 @@ Row = dict[str, Any]
 
 
 def recurrent_parts(state: dict[str, Tensor], start: dict[str, Tensor]) -> Iterator[str]:
-    """The parts of a state that carry memory in a fixed size: no last inputs, no growing cache."""
+    """The parts of a state that carry memory in a fixed size: no last inputs, no growing cache.
+
+    start: the state before the first token, or, of a layer that makes its own there, after the
+    first piece.
+    """
     for name, part in state.items():
         fixed = name in start and part.shape == start[name].shape
-        if name != "convolution" and part.is_floating_point() and fixed and part.ndim > 1:
+        is_memory = not name.startswith(("conv", "attn"))  # as fla calls inputs and keys
+        if is_memory and part.is_floating_point() and fixed and part.ndim > 1:
             yield name
 
 

@@ -97,6 +97,7 @@ def trace_states(
             )
             mean = float(loss[: len(tokens)].mean())
             tables["losses"].append({"first": start, "position": end, "loss": mean})
+            starts = [begun or state for begun, state in zip(starts, states, strict=True)]
             for layer, state, begun in zip(layers, states, starts, strict=True):
                 _look(layer, state, begun, start, end, tables, keep=end in wanted)
             start = end

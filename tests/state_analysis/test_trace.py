@@ -122,3 +122,27 @@ def test_the_influence_is_that_of_the_first_token_alone():
         model.layers[0].mixer.state_weight.weight.mul_(0.01)
     fast = trace_states(model, text, piece=20).memory.groupby("position")["influence"].mean()
     assert fast[39] < 1e-6 < 1e-3 < slow[39]
+
+
+def test_a_layer_that_makes_its_state_at_the_first_token_is_looked_at_too(monkeypatch):
+    """As layers of flash-linear-attention do; their inputs and keys are no memory."""
+    model, text = small_model("mamba2"), tokens(25)
+    known = trace_states(model, text, piece=8)
+    mixer = model.layers[0].mixer
+    forward = mixer.forward
+
+    def renamed(x, state=None, *, reset=None):
+        given = state and {"state": state["recurrent_state"], "convolution": state["conv_state.0"]}
+        y, after = forward(x, given or None, reset=reset)
+        keys = x if not state else torch.cat([state["attn_state.0"], x], dim=1)
+        return y, {"recurrent_state": after["state"], "conv_state.0": after["convolution"],
+                   "attn_state.0": keys, "seen": torch.tensor([x.shape[1]])}  # fmt: skip
+
+    monkeypatch.setattr(mixer, "forward", renamed)
+    monkeypatch.setattr(mixer, "initial_state", lambda batch, **where: {})
+    monkeypatch.setattr(mixer, "drives", lambda x, state=None: None)
+    found = trace_states(model, text, piece=8)
+    assert set(found.states["part"]) == {"recurrent_state"}
+    assert found.states["norm"].tolist() == pytest.approx(known.states["norm"].tolist())
+    assert found.memory["influence"].tolist() == pytest.approx(known.memory["influence"].tolist())
+    assert found.memory["product"].isna().all()
