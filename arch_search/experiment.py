@@ -302,8 +302,10 @@ def _describe(error: ValidationError) -> str:
 
 def _is_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union that it tried; that is no key of the file."""
-    branches = ("tuple[", "literal[", "function-", "int", "str", "dict[", *_BRANCHES)
-    return isinstance(part, str) and part.startswith(branches)
+    if not isinstance(part, str):
+        return False
+    plain = part in ("int", "float", "str") or part in _BRANCHES
+    return plain or part.startswith(("tuple[", "literal[", "function-", "dict["))
 
 
 def _dataclass_at(cls: Any, keys: Sequence[str]) -> Any:

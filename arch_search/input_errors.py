@@ -21,12 +21,14 @@ EXPECTED = {  # by pydantic's kind of problem; the others say it well themselves
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "too_short": "a list of at least {min_length}",
     "float_type": "a number",
     "float_parsing": "a number",
 }
 KEYS = (  # at the beginning of a message: a name in a key may hold spaces where ':' follows
     re.compile(r"(?:unknown key )?'?([A-Za-z_]\w*(?:\.[\w/ =-]*\w)*)(?=[:'])"),
-    re.compile(r"([A-Za-z_]\w*(?:\.[\w/-]*\w)*) "),
+    re.compile(r"([A-Za-z_]\w*(?:\.[\w/-]*\w|\[\d+\])*)[ :]"),
 )
 
 
@@ -36,9 +38,11 @@ def said(problem: Any, others: Sequence[Any] = ()) -> str:
     Args:
         others: problems of the same value, where it may be one of several kinds.
     """
-    kinds = [EXPECTED.get(one["type"]) for one in (problem, *others)]
+    kinds = [
+        EXPECTED.get(one["type"], "").format(**one.get("ctx", {})) for one in (problem, *others)
+    ]
     if all(kinds):
-        message = f"expected {' or '.join(dict.fromkeys(kind for kind in kinds if kind))}"
+        message = f"expected {' or '.join(dict.fromkeys(kinds))}"
     else:
         message = problem["msg"].removeprefix("Value error, ")
         message = f"{message[0].lower()}{message[1:]}".replace("input should be", "expected")
@@ -81,7 +85,7 @@ def naming_lines(path: Path, overrides: Sequence[str] = ()) -> Iterator[None]:
 
 def _line(path: Path, key: str, overrides: Sequence[str]) -> int | None:
     """The line of a dotted key; None if it is not written in the file, or overridden."""
-    parts = key.split(".")
+    parts = key.replace("[", ".").replace("]", "").split(".")
     given = [override.partition("=")[0].split(".") for override in overrides]
     if any(parts[: len(one)] == one[: len(parts)] for one in given):
         return None

@@ -62,7 +62,7 @@ BAD_CORPORA = [
     ({"folder": "binary"}, r"a\.txt, line 2: byte 0xff is not UTF-8; .* iconv"),
     ({"folder": "texts", "min_bytes": -1}, "min_bytes is -1; expected 0 or more"),
     ({"folder": "texts", "min_bytes": 9, "max_bytes": 5}, "no document would be left"),
-    ({"folder": "texts", "min_bytes": 999}, "has 0 documents"),
+    ({"folder": "texts", "min_bytes": 999}, "has 0 documents: none is both within min_bytes"),
     ({"folder": "texts", "name": "a b"}, "corpus name 'a b' must be letters"),
     ({"jsonl": "god.jsonl"}, r"no JSON Lines file at .*god\.jsonl Did you mean 'good\.jsonl'"),
     ({"jsonl": "nowhere/x.jsonl"}, "its folder does not exist"),

@@ -56,6 +56,11 @@ def _documents(texts: Iterator[Text], options: TextOptions, key: str) -> Iterato
         splits.add(split)
         kept += 1
         yield Document(name=text.name, text=text.text, split=split, stratum=text.stratum)
+    if not kept:
+        raise UsageError(
+            f"corpus {key!r} has 0 documents: none is both within min_bytes and max_bytes and not "
+            "empty"
+        )
     if not {"train", "val"} <= splits:
         raise UsageError(
             f"corpus {key!r} has {kept} documents, too few to hold one in {ONE_IN} out for "
