@@ -13,6 +13,7 @@ from blocks.options import did_you_mean, read_options
 GENERATORS = {
     "compression": "arch_search.synthetic.mad_copying:Compression",
     "entity_tracking": "arch_search.synthetic.entity_tracking:EntityTracking",
+    "final_product": "arch_search.synthetic.final_product:FinalProduct",
     "fuzzy_recall": "arch_search.synthetic.mad_recall:FuzzyRecall",
     "in_context_recall": "arch_search.synthetic.mad_recall:InContextRecall",
     "memorization": "arch_search.synthetic.mad_copying:Memorization",

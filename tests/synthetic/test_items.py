@@ -24,6 +24,7 @@ SETS = {
     "swaps": ({"group": "S5", "moved": 2}, 32, "a15b9ada3ef47115"),
     "packed": ({"group": "S3", "packed": 4}, 32, "210df32c5a934159"),
     "repeated": ({"group": "A5", "repeat": 3, "filler": "special"}, 32, "dda66627219f1fdd"),
+    "final_product": ({"group": "S3"}, 32, "7f238cd57bbcde0c"),
     "modular_arithmetic": ({}, 32, "4667d491a784e31a"),
     "brackets": ({"brackets": True}, 34, "f1fb24482ac02349"),
     "mqar": ({"vocabulary": 256, "pairs": 8}, 64, "bd66b329f73a920e"),
@@ -160,6 +161,28 @@ def test_word_problems_equal_products_of_permutation_matrices():
 def test_parity_is_the_sum_modulo_two():
     found = items("state_tracking", {"group": "Z2"}, length=40, count=8)
     assert (found.targets == found.tokens.cumsum(axis=1) % 2).all()
+
+
+@pytest.mark.parametrize("name", ["Z2", "S3"])
+def test_a_final_product_is_asked_for_once_after_the_last_element(name):
+    found = items("final_product", {"group": name, "shortest": 2}, length=12)
+    order, lengths = group(name).order, Counter()
+    for tokens, targets in zip(found.tokens, found.targets, strict=True):
+        [place] = np.flatnonzero(targets != IGNORED)
+        assert tokens[place] == order + 1
+        assert (tokens[place + 1 :] == 0).all()
+        elements = (tokens[:place] - 1).tolist()
+        if name == "Z2":
+            assert targets[place] - 1 == sum(elements) % 2
+        else:
+            permutations = list(itertools.permutations(range(3)))
+            where = list(range(3))
+            for element in elements:  # where each point goes, one permutation after the other
+                where = [permutations[element][point] for point in where]
+            assert permutations[targets[place] - 1] == tuple(where)
+        lengths[int(place)] += 1
+    assert set(lengths) == set(range(2, 12))
+    assert max(lengths.values()) < 60  # of 256, 25.6 expected
 
 
 def test_a_shorter_item_is_the_beginning_of_a_longer_one():
@@ -312,6 +335,7 @@ def test_selective_copying_compression_and_memorization():
         ({"in_context_recall": {"noise": 0.2}}, 32, "needs a noise_vocabulary"),
         ({"fuzzy_recall": {}}, 8, "below two pairs"),
         ({"memorization": {}}, 9, "must be even"),
+        ({"final_product": {}}, 3, "no room for 3 elements and END"),
         ({"modular_arithmetic": {"shortest": 9}}, 8, "shortest expression"),
     ],
 )
