@@ -8,8 +8,8 @@ judges as the first would have.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from optuna.trial import FixedTrial
@@ -18,32 +18,19 @@ from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.search.candidates import Candidates
 from arch_search.search.distinct import DistinctPoints
 from arch_search.search.judge import enough, goes_on
-from arch_search.search.outcome import excess, front, members, minimised, values_of
+from arch_search.search.outcome import minimised
 from arch_search.search.proposals import Proposals
 from arch_search.search.scores import read_outcome
+from arch_search.search.second_look import SecondLook
 from arch_search.search.space import Space
-from arch_search.search.study import Published, Statement
+from arch_search.search.study import Published
 from arch_search.search.taken import Taker
-from arch_search.search.trials import (
-    FIRST_FRESH_SEED,
-    Ledger,
-    Outcome,
-    Trial,
-    ledger_path,
-)
+from arch_search.search.telling import Telling
+from arch_search.search.trials import Ledger, Outcome, Trial, ledger_path
 from arch_search.storage import Root
 from arch_search.trunk import Trunk
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Fresh:
-    """A run of the second look, and the trial that it belongs to."""
-
-    trial: Trial
-    seed: int
-    run: PlannedRun
 
 
 @dataclass(kw_only=True)
@@ -57,7 +44,8 @@ class Sweep:
     space: Space
     proposals: Proposals
     points: DistinctPoints
-    published: Published
+    telling: Telling
+    second_look: SecondLook
     _runs: dict[int, PlannedRun] = field(default_factory=dict)  # what each running trial runs
     _scores: dict[int, dict[int, tuple[float, ...]]] = field(default_factory=dict)  # by rung
     _waiting: dict[int, Trial] = field(default_factory=dict)  # scored, and not judged yet
@@ -74,6 +62,7 @@ class Sweep:
         ledger = Ledger(ledger_path(folder.path, plan.sweep_version)).open()
         candidates, proposals = Candidates.of_plan(plan), Proposals(plan.sweep)
         space = candidates.space()
+        published = Published(plan.sweep, folder, plan.sweep_version, root.identity)
         made = cls(
             root=root,
             plan=plan,
@@ -82,7 +71,10 @@ class Sweep:
             space=space,
             proposals=proposals,
             points=DistinctPoints(space=space, candidates=candidates, proposals=proposals),
-            published=Published(plan.sweep, folder, plan.sweep_version, root.identity),
+            telling=Telling(
+                sweep=plan.sweep, ledger=ledger, proposals=proposals, published=published
+            ),
+            second_look=SecondLook(root=root, sweep=plan.sweep, ledger=ledger),
         )
         made._take_up()
         made._take_in()
@@ -121,15 +113,14 @@ class Sweep:
                 self._judge(at_last=True)
             else:
                 self._finish()
-        return self._second_look(is_over)
+        return self.second_look.due(is_over, self._outcome)
 
     @property
     def _is_searched(self) -> bool:
         return self.ledger.searched_for >= self.sweep.trials
 
     def close(self) -> None:
-        self._publish()
-        self.published.close()
+        self.telling.close()
         self.ledger.close()
 
     # What has ended
@@ -140,13 +131,6 @@ class Sweep:
             if is_over(run):
                 del self._runs[number]
                 self._scored(self.ledger.trials[number], self._outcome(run))
-        if self._is_searched:
-            for one in self._fresh():
-                known = one.trial.fresh.get(one.seed)
-                if (known is None or not (known.metrics or known.failed)) and is_over(one.run):
-                    found = self._outcome(one.run)
-                    self.ledger.write("fresh", number=one.trial.number, seed=one.seed,
-                                      metrics=found.metrics, failed=found.failed)  # fmt: skip
 
     def _scored(self, trial: Trial, found: Outcome) -> None:
         number, rung = trial.number, trial.rung
@@ -160,13 +144,12 @@ class Sweep:
             self._end(trial, "COMPLETE", "")
         else:
             self._waiting[number] = trial
-            self._publish(trial)
+            self.telling.publish(trial)
 
     def _count(self, trial: Trial, rung: int) -> None:
         """Let the judge and the sampler know a score."""
-        values = values_of(self.sweep, trial, rung)
+        values = self.telling.score(trial, rung)
         self._scores.setdefault(rung, {})[trial.number] = minimised(self.sweep, values)
-        self.proposals.score(trial.number, trial.tokens(self.sweep, rung), list(values))
 
     def _outcome(self, run: PlannedRun) -> Outcome:
         return read_outcome(self.root.run(run.hash), self.sweep, self.plan.evaluations)
@@ -175,37 +158,10 @@ class Sweep:
         """Say how a trial ended, everywhere, and let go of what it kept for going on."""
         self._waiting.pop(trial.number, None)
         self.ledger.write("ended", number=trial.number, state=state, reason=reason)
-        self._tell(trial)
-        self._publish(trial)
+        self.telling.end(trial)
+        self.telling.publish(trial)
         if self.last_rung > 0:
             Trunk(self.root.path, trial.run(self.sweep, 0).spec).drop()
-
-    def _tell(self, trial: Trial) -> None:
-        values = self._final_values(trial)
-        self.proposals.tell(trial.number, trial.state, values, self._excess(trial))
-
-    def _final_values(self, trial: Trial) -> list[float] | None:
-        """Values for Optuna: of the whole budget alone, so that no short run passes as full."""
-        if trial.state != "COMPLETE":
-            return None
-        return list(values_of(self.sweep, trial, self.last_rung))
-
-    def _excess(self, trial: Trial) -> Mapping[str, float]:
-        return excess(self.sweep, trial) if trial.state == "COMPLETE" else {}
-
-    def _publish(self, *trials: Trial) -> None:
-        changed = list(trials) if trials and not self.published.behind else self.ledger.trials
-        self.published.say(
-            [
-                Statement(
-                    trial=replace(trial, outcomes=dict(trial.outcomes)),
-                    distributions=self.proposals.distributions(trial.number),
-                    values=self._final_values(trial),
-                    excess=self._excess(trial),
-                )
-                for trial in changed
-            ]
-        )
 
     # Who goes on
 
@@ -262,7 +218,7 @@ class Sweep:
         self.ledger.add(trial)
         self.points.remember(trial)
         self._start(trial)
-        self._publish(trial)
+        self.telling.publish(trial)
         return True
 
     def _fixed(self) -> dict[str, Any]:
@@ -282,29 +238,6 @@ class Sweep:
         self.ledger.write("over", reason=reason, trials=asked)
         log.info("search over: %s", reason)
 
-    def _second_look(self, is_over: Callable[[PlannedRun], bool]) -> list[PlannedRun]:
-        self._fresh()
-        self._settle(is_over)
-        left = [one.run for one in self._fresh() if not is_over(one.run)]
-        if not left and self.ledger.closed_for < self.sweep.trials:
-            self.ledger.write("closed", trials=self.sweep.trials)
-        return left
-
-    def _fresh(self) -> list[_Fresh]:
-        """The runs with fresh seeds of some members of the front, ended ones included."""
-        chosen = members(self.sweep, front(self.sweep, self.ledger.trials))
-        seeds = range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.sweep.again.seeds)
-        found = []
-        for trial in chosen:
-            for seed in seeds:
-                run = trial.fresh_run(self.sweep, seed)
-                if seed not in trial.fresh:
-                    self.root.run(run.hash).freeze(run.spec)
-                    self.ledger.write("fresh", number=trial.number, seed=seed, metrics={},
-                                      failed="")  # fmt: skip
-                found.append(_Fresh(trial=trial, seed=seed, run=run))
-        return found
-
     # Taking up
 
     def _take_up(self) -> None:
@@ -312,7 +245,7 @@ class Sweep:
         for trial in self.ledger.trials:
             self._restore(trial)
             if trial.state != "RUNNING":
-                self._tell(trial)
+                self.telling.end(trial)
             elif trial.rung in trial.outcomes and trial.outcomes[trial.rung].failed:
                 self._end(trial, "FAIL", f"rung {trial.rung}: {trial.outcomes[trial.rung].failed}")
             elif trial.rung in trial.outcomes and trial.rung == self.last_rung:
@@ -321,7 +254,7 @@ class Sweep:
                 self._waiting[trial.number] = trial
             else:
                 self._start(trial)
-        self._publish()
+        self.telling.publish()
 
     def _restore(self, trial: Trial) -> None:
         """Let samplers and judge know a trial that the record has."""
@@ -352,6 +285,6 @@ class Sweep:
             self.ledger.add_taken(name, new)
             for trial in self.ledger.trials[len(self.ledger.trials) - len(new) :]:
                 self._restore(trial)
-                self._tell(trial)
-                self._publish(trial)
+                self.telling.end(trial)
+                self.telling.publish(trial)
             log.info("%d results taken from %s", len(new), name)

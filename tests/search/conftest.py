@@ -117,7 +117,7 @@ class Stub:
         while runs := sweep.due(self.is_over, self.room):
             for run in runs:
                 if stop_after is not None and len(self.done) >= stop_after:
-                    sweep.published.close()
+                    sweep.telling.published.close()
                     os.close(sweep.ledger._descriptor)
                     return sweep
                 self.perform(run)

@@ -54,9 +54,9 @@ def overhead(root, monkeypatch, storage: str) -> float:
             break
         assert len(runs) <= IN_THE_AIR
         over.add(runs[0].hash)
-    driven.published.close(240)
+    driven.telling.published.close(240)
     driven.close()
-    assert driven.published.behind == ""
+    assert driven.telling.published.behind == ""
     assert len(spent) == TRIALS
     states = [trial.state.name for trial in study_of(root, plan).get_trials(deepcopy=False)]
     assert len(states) == TRIALS

@@ -159,7 +159,7 @@ def test_a_torn_journal_is_filled_again(root):
     with open(journal, "ab") as file:
         file.write(b'{"op_code": 4, "wor')
     sweep = Stub(root, plan).drive()
-    assert sweep.published.behind == ""
+    assert sweep.telling.published.behind == ""
     states = [t.state.name for t in study_of(root, plan).trials]
     assert len(states) == 6
     assert "RUNNING" not in states
