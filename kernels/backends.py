@@ -13,12 +13,14 @@ from kernels.errors import BackendUnavailable
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "attention": ("sdpa", "flex"),
-    "convolution": ("torch", "fla", "causal_conv1d"),
+    "convolution": ("torch", "fla", "causal_conv1d", "triton"),
     "cross_entropy": ("full", "chunked", "triton"),
     "gated_delta": ("loop", "chunked", "fla"),
+    "gated_norm": ("torch", "triton"),
     "gru": ("loop", "torch", "triton"),
     "lstm": ("loop", "torch", "triton"),
     "m2rnn": ("loop", "torch", "triton"),
+    "m2rnn_layer": ("parts", "whole"),
     "rnn": ("loop", "torch", "triton"),
     "ssd": ("loop", "chunked", "mamba_ssm"),
 }
@@ -125,8 +127,9 @@ def _try(kernel: str, candidate: Candidate, signature: Signature) -> str | None:
 
 
 def record_backend(kernel: str, backend: str, reason: str = "") -> None:
-    """Remember that `kernel` ran on `backend`, and why."""
-    _used.setdefault(kernel, {}).setdefault(backend, reason)
+    """Remember that `kernel` ran on `backend`, and the first reason that was given for it."""
+    known = _used.setdefault(kernel, {})
+    known[backend] = known.get(backend) or reason
 
 
 def backends_used() -> dict[str, list[str]]:

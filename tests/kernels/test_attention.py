@@ -132,6 +132,8 @@ def test_a_probe_finds_a_window_that_is_one_too_long():
 
 def test_the_choice_is_recorded_and_by_name_is_refused_off_the_gpu():
     at = (torch.device("cpu"), torch.float32, (4, 2, 8, 8, 0, 1), 2, 64)
+    assert _choose("auto", *at, False) == "sdpa"
+    assert backends.backend_reasons() == {}  # of evaluation there is nothing to say
     assert _choose("auto", *at, True) == "sdpa"
     assert backends.backends_used() == {"attention": ["sdpa"]}
     assert backends.backend_reasons() == {
