@@ -218,9 +218,16 @@ def _chosen_layers(
 def _option(
     block: str, axis: str, level: Any, given: Any, solve: Callable[[str, str, str, int], int]
 ) -> tuple[str, Any]:
-    if isinstance(given, Mapping):
-        return given["by"], solve(block, axis, given["by"], level)
-    return axis, level
+    if not isinstance(given, Mapping):
+        return axis, level
+    knob = given["by"]
+    if isinstance(knob, Mapping):  # mixers call the rows of their states differently
+        if block not in knob:
+            raise UsageError(
+                f"arms.vary.{axis}.by: no option for {block!r}; given for {', '.join(knob)}"
+            )
+        knob = knob[block]
+    return knob, solve(block, axis, knob, level)
 
 
 def _plain(level: Any) -> Any:

@@ -20,6 +20,7 @@ from arch_search.records import Experiment, RunRecord
 
 RATIO = "collapse/ratio"
 LEVEL = 0.95
+PUBLISHED = (5.172, -4.469)  # slope and intercept of Mamba-2's forget threshold
 RATES = (1e-3, 50.0)  # of the exponential form, over the largest state size: from a line to a cliff
 
 
@@ -258,4 +259,21 @@ def fit_sentence(fit: ThresholdFit) -> str:
     return (
         f"{what}, {fit.form}: T = {form}, R² {fit.r_squared:.3f}, {fit.points} points{unsure} "
         "(T in thousands of tokens, N in millions of elements)"
+    )
+
+
+def beside_published(fit: ThresholdFit) -> str:
+    """A linear fit of the forget threshold next to the published line of Mamba-2, in its range."""
+    slope, intercept = PUBLISHED
+    zero = -intercept / slope
+    own = fit.coefficients["slope"]
+    within = own.low is not None and own.high is not None and own.low <= slope <= own.high
+    if own.low is None:
+        relation = "without an interval it is not compared"
+    else:
+        relation = f"which the interval {'holds' if within else 'does not hold'}"
+    return (
+        f"published for Mamba-2: a slope of {slope} thousand tokens a million elements, "
+        f"{relation}; that line was fitted to states of 0.8 million elements and more, and is "
+        f"below zero under {zero:.2f} million"
     )

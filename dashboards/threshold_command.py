@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,6 @@ from rich.table import Table
 
 from arch_search.commands.names import NameArgument
 from arch_search.commands.screen import screen
-from arch_search.errors import UsageError
 from arch_search.records import Experiment, read_experiment
 from arch_search.state_analysis.collapse import FACTOR
 from arch_search.storage import Root, write_atomic
@@ -24,6 +24,7 @@ from arch_search.thresholds import (
     GridPoint,
     Threshold,
     ThresholdFit,
+    beside_published,
     find_thresholds,
     fit_sentence,
     fit_thresholds,
@@ -52,19 +53,55 @@ def thresholds(
     experiment = read_experiment(name, root)
     points = read_grid(experiment, passkey=passkey)
     limit = factor if factor is not None else _evaluated_factor(experiment)
-    found = find_thresholds(points, factor=limit, accuracy=accuracy)
-    fits = {what: fit_thresholds(found, what) for what in WHATS}
-    if len({point.block for point in points}) > 1:
-        raise UsageError(f"{name} has several blocks; thresholds are fitted for one at a time")
-    files = write_thresholds(points, found, fits, experiment.folder.report, limit)
+    grids = tuple(
+        _grid(block, [p for p in points if p.block == block], limit, accuracy)
+        for block in dict.fromkeys(point.block for point in points)
+    )
+    files = write_thresholds(grids, experiment.folder.report, limit)
     if as_json:
-        shown = _as_json(points, found, fits, limit)
+        shown = _as_json(grids, limit)
         print(json.dumps({**shown, "files": [str(file) for file in files]}))
         return
-    screen().print(_table(points, found, limit))
-    for sentence in sentences(found, fits):
-        screen().print(sentence)
+    for grid in grids:
+        screen().print(_table(grid, limit))
+        for sentence in grid.sentences():
+            screen().print(sentence)
     print(files[0])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """One block's runs, what they reached, and the fits over its state sizes."""
+
+    block: str
+    points: tuple[GridPoint, ...]
+    found: tuple[Threshold, ...]
+    fits: Fits
+
+    def sentences(self) -> list[str]:
+        """The fits, the published one beside them, and what is not in them."""
+        said = [f"{self.block}: {fit_sentence(fit)}" for what in WHATS for fit in self.fits[what]]
+        said += [f"{self.block}: {beside_published(fit)}" for fit in self.fits["forget"][:1]]
+        for what, title in WHATS.items():
+            short = title.split(" (")[0]
+            missing = [t for t in self.found if not getattr(t, what)]
+            if missing and (what == "forget" or any(t.recall is not None for t in self.found)):
+                sizes = sorted({t.state_elements for t in missing})
+                said.append(
+                    f"{self.block}: no {short} within the grid for {len(missing)} of "
+                    f"{len(self.found)} runs of a size and seed (state elements "
+                    f"{', '.join(f'{n:,}' for n in sizes)}): they are not in the fits, which then "
+                    "tend to be too flat."
+                )
+            if not self.fits[what]:
+                said.append(f"{self.block}: too few state sizes reached a {short} to fit it.")
+        return said
+
+
+def _grid(block: str, points: Sequence[GridPoint], factor: float, accuracy: float) -> Grid:
+    found = find_thresholds(points, factor=factor, accuracy=accuracy)
+    fits = {what: fit_thresholds(found, what) for what in WHATS}
+    return Grid(block=block, points=tuple(points), found=found, fits=fits)
 
 
 def _evaluated_factor(experiment: Experiment) -> float:
@@ -72,49 +109,42 @@ def _evaluated_factor(experiment: Experiment) -> float:
     return float(given[0]["factor"]) if given else FACTOR
 
 
-def sentences(found: tuple[Threshold, ...], fits: Fits) -> list[str]:
-    """The fits, and what is not in them."""
-    said = [fit_sentence(fit) for what in WHATS for fit in fits[what]]
-    for what, title in WHATS.items():
-        missing = [t for t in found if not getattr(t, what)]
-        if missing and (what == "forget" or any(t.recall is not None for t in found)):
-            sizes = sorted({t.state_elements for t in missing})
-            said.append(
-                f"No {title.split(' (')[0]} within the grid for {len(missing)} of {len(found)} "
-                f"runs of a size and seed (state elements {', '.join(f'{n:,}' for n in sizes)}): "
-                "they are not in the fits, which then tend to be too flat."
-            )
-        if not fits[what]:
-            said.append(f"Too few state sizes reached a {title.split(' (')[0]} to fit it.")
-    return said
-
-
-def write_thresholds(
-    points: tuple[GridPoint, ...], found: tuple[Threshold, ...], fits: Fits, folder: Path,
-    factor: float,
-) -> list[Path]:  # fmt: skip
+def write_thresholds(grids: Sequence[Grid], folder: Path, factor: float) -> list[Path]:
     """The picture, tables as Parquet, all numbers as JSON; the picture first."""
     folder.mkdir(parents=True, exist_ok=True)
-    svg = to_svg(picture(points, found, fits, factor))
+    svg = to_svg(picture(grids, factor))
     write_atomic(folder / "thresholds.svg", svg)
     write_atomic(folder / "thresholds.png", vl_convert.svg_to_png(svg, scale=1.5))
-    write_atomic(folder / "thresholds.json", json.dumps(_as_json(points, found, fits, factor)))
-    grid = [
+    write_atomic(folder / "thresholds.json", json.dumps(_as_json(grids, factor)))
+    rows = [
         {**{k: v for k, v in asdict(p).items() if k != "passkeys"}, "context": n, "accuracy": a}
-        for p in points
+        for grid in grids
+        for p in grid.points
         for n, a in (p.passkeys or {0: math.nan}).items()
     ]
-    pd.DataFrame(grid).to_parquet(folder / "threshold_grid.parquet", index=False)
+    pd.DataFrame(rows).to_parquet(folder / "threshold_grid.parquet", index=False)
     names = ("thresholds.svg", "thresholds.png", "thresholds.json", "threshold_grid.parquet")
     return [folder / name for name in names]
 
 
-def picture(
-    points: tuple[GridPoint, ...], found: tuple[Threshold, ...], fits: Fits, factor: float
-) -> alt.TopLevelMixin:
-    """Left: the grid, collapse ratio in each cell. Right: thresholds with their fits."""
+def picture(grids: Sequence[Grid], factor: float) -> alt.TopLevelMixin:
+    """A row for each block. Left: its grid. Right: thresholds with their fits."""
+    rows = [
+        alt.hconcat(_cells(grid, factor), *[_curve(grid, what) for what in WHATS]).resolve_scale(
+            color="independent"
+        )
+        for grid in grids
+    ]
+    return rows[0] if len(rows) == 1 else alt.vconcat(*rows)
+
+
+def _cells(grid: Grid, factor: float) -> alt.LayerChart | alt.FacetChart:
+    """The collapse ratio by state size and training length."""
     cells = pd.DataFrame(
-        [{"size": p.state_elements, "length": p.training_length, "ratio": p.ratio} for p in points]
+        [
+            {"size": p.state_elements, "length": p.training_length, "ratio": p.ratio}
+            for p in grid.points
+        ]
     )
     means = pd.DataFrame(
         [
@@ -134,17 +164,14 @@ def picture(
         scale=alt.Scale(domain=[1, factor, max(2 * factor - 1, factor + 0.1)], clamp=True,
                         range=["#c9dcec", "#f4f4f4", "#d55e00"]),
     )  # fmt: skip
-    grid = alt.layer(
+    title = f"{grid.block}: loss beyond over within (collapse: over {factor:g})"
+    return alt.layer(
         base.mark_rect().encode(color=colour), base.mark_text(fontSize=12).encode(text="text:N")
-    ).properties(
-        width=280, height=220, title=f"Loss beyond over within (collapse: over {factor:g})"
-    )
-    return alt.hconcat(grid, *[_curve(found, fits[what], what) for what in WHATS]).resolve_scale(
-        color="independent"
-    )
+    ).properties(width=280, height=220, title=title)
 
 
-def _curve(found: tuple[Threshold, ...], fits: tuple[ThresholdFit, ...], what: str):
+def _curve(grid: Grid, what: str) -> alt.LayerChart | alt.FacetChart:
+    found, fits = grid.found, grid.fits[what]
     rows = [
         {"size": t.state_elements, "tokens": getattr(t, what)} for t in found if getattr(t, what)
     ]
@@ -173,13 +200,13 @@ def _curve(found: tuple[Threshold, ...], fits: tuple[ThresholdFit, ...], what: s
     return alt.layer(*layers).properties(width=260, height=220, title=title)
 
 
-def _table(points: tuple[GridPoint, ...], found: tuple[Threshold, ...], factor: float) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    lengths = sorted({p.training_length for p in points})
+def _table(grid: Grid, factor: float) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title=grid.block, title_justify="left")
+    lengths = sorted({p.training_length for p in grid.points})
     for column in ("state", "seed", *(f"at {n}" for n in lengths), "forgets from", "recalls to"):
         table.add_column(column, justify="right")
-    ratios = {(p.state_elements, p.seed, p.training_length): p.ratio for p in points}
-    for t in found:
+    ratios = {(p.state_elements, p.seed, p.training_length): p.ratio for p in grid.points}
+    for t in grid.found:
         cells = [ratios.get((t.state_elements, t.seed, n)) for n in lengths]
         shown = ["" if r is None else f"{r:.2f}{'*' if r > factor else ''}" for r in cells]
         forget = "not in the grid" if t.forget is None else f"{t.forget:,}"
@@ -188,16 +215,22 @@ def _table(points: tuple[GridPoint, ...], found: tuple[Threshold, ...], factor: 
     return table
 
 
-def _as_json(
-    points: tuple[GridPoint, ...], found: tuple[Threshold, ...], fits: Fits, factor: float
-) -> dict[str, Any]:
-    every = [asdict(fit) for what in WHATS for fit in fits[what]]
-    for fit in every:
-        fit["r_squared"] = fit["r_squared"] if math.isfinite(fit["r_squared"]) else None
+def _as_json(grids: Sequence[Grid], factor: float) -> dict[str, Any]:
+    """`grid` and `thresholds` name the block of each row; a fit's block stands in it, too."""
+    fits = [
+        {
+            "block": grid.block,
+            **asdict(fit),
+            "r_squared": fit.r_squared if math.isfinite(fit.r_squared) else None,
+        }
+        for grid in grids
+        for what in WHATS
+        for fit in grid.fits[what]
+    ]
     return {
         "factor": factor,
-        "grid": [asdict(p) for p in points],
-        "thresholds": [asdict(t) for t in found],
-        "fits": every,
-        "sentences": sentences(found, fits),
+        "grid": [asdict(p) for grid in grids for p in grid.points],
+        "thresholds": [asdict(t) for grid in grids for t in grid.found],
+        "fits": fits,
+        "sentences": [said for grid in grids for said in grid.sentences()],
     }

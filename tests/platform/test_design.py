@@ -104,6 +104,15 @@ def test_vary_overrides_options_of_the_replaced_layers_only():
     assert arms[1].factors["state"] == 4000
 
 
+def test_a_state_size_is_set_by_an_option_of_each_block():
+    by = {"m2rnn": "key_dim", "mamba2": "state_dim"}
+    given = {"replace": "gdn", "at": (2,), "vary": {"state": {"elements": ["4K"], "by": by}}}
+    arms = arms_of(baseline=False, with_=("m2rnn", "mamba2"), **given)
+    assert [list(arm.options) for arm in arms] == [["key_dim"], ["state_dim"]]
+    with pytest.raises(UsageError, match="no option for 'gru'; given for m2rnn, mamba2"):
+        arms_of(baseline=False, with_=("gru",), **given)
+
+
 def test_without_count_every_layer_is_replaced():
     (arm,) = arms_of(baseline=False, replace="gdn", with_=("gru",))
     assert arm.layers == parse_pattern("(gru*3 attn)*4")

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from .conftest import run_one
 FILE = Path(__file__).parents[2] / "experiments" / "forget_threshold.yaml"
 TINY = (
     "data.corpus=sotu", "data.sequence_length=32", "data.batch=4", "arms.lengths=[16, 32]",
-    "arms.vary.state.elements=[64, 128, 256]", "train.tokens=640", "model.width=32",
+    "arms.vary.state.elements=[64, 128, 256]", "train.tokens=640", "model.width=32", "seeds=1",
+    "resources.gpus=0",
     "model.mlp.width=32", "log.checkpoint_every=5",
     "evaluate=[{collapse: {tokens: 128, factor: 1.05, documents: 4}}, "
     "{passkey: {task: {digits: 1, begin: '', noise: 'x ', needle: '{p} ', end: '?'}, items: 4, "
@@ -39,7 +41,7 @@ TINY = (
 )
 def test_any_block_can_be_put_through_the_file(root, kind, knob):
     plan = make_plan(
-        FILE, root, [*TINY, f"model.blocks.probe.kind={kind}", f"arms.vary.state.by={knob}"]
+        FILE, root, [*TINY, f"arms.with=[{kind}]", f"arms.vary.state.by.{kind}={knob}"]
     )
     sizes = {arm.counts["state_elements"] for arm in plan.arms}
     assert len(plan.runs) == 6
@@ -49,7 +51,7 @@ def test_any_block_can_be_put_through_the_file(root, kind, knob):
 
 def test_from_file_to_fit(root, monkeypatch):
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
-    plan = make_plan(FILE, root, TINY)
+    plan = make_plan(FILE, root, [*TINY, "arms.with=[mamba2, gdn]"])
     folder = root.experiment(plan.name)
     folder.path.mkdir(parents=True)
     folder.write_plan(plan)
@@ -59,12 +61,18 @@ def test_from_file_to_fit(root, monkeypatch):
                                                          "--json"])  # fmt: skip
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert len(found["grid"]) == 6
+    assert len(found["grid"]) == 12
+    assert {row["block"] for row in found["thresholds"]} == {"mamba2", "gated_deltanet"}
     assert {row["forget"] for row in found["thresholds"]} == {16}  # nothing gets nine times as bad
     assert {row["recall"] for row in found["thresholds"]} <= {0, 16, 32}
-    line = next(fit for fit in found["fits"] if (fit["what"], fit["form"]) == ("forget", "linear"))
-    assert line["coefficients"]["slope"]["value"] == pytest.approx(0, abs=1e-6)
-    assert line["coefficients"]["intercept"]["value"] == pytest.approx(0.016)
+    lines = [fit for fit in found["fits"] if (fit["what"], fit["form"]) == ("forget", "linear")]
+    assert [line["block"] for line in lines] == ["mamba2", "gated_deltanet"]
+    for line in lines:
+        assert line["coefficients"]["slope"]["value"] == pytest.approx(0, abs=1e-6)
+        assert line["coefficients"]["intercept"]["value"] == pytest.approx(0.016)
+    assert any("mamba2: published for Mamba-2: a slope of 5.172" in s for s in found["sentences"])
+    drawn = (folder.report / "thresholds.svg").read_text()
+    assert "gated_deltanet: loss beyond over within" in drawn
     assert (folder.report / "thresholds.png").read_bytes().startswith(b"\x89PNG")
     words = CliRunner().invoke(make_app(["thresholds"]), ["thresholds", plan.name, "--factor", "1"])
     assert words.exit_code == 0, words.output
@@ -82,12 +90,17 @@ def test_collapse_is_that_of_the_losses(root):
     class Forgetful(torch.nn.Module):
         """Uniform to token 64, then sure of what does not come."""
 
-        def forward(self, tokens, states=None):
+        spec = SimpleNamespace(vocabulary=257)
+
+        def features(self, tokens, states=None):
             seen = 0 if states is None else states
-            logits = torch.zeros(*tokens.shape, 257)
             at = torch.arange(seen, seen + tokens.shape[1])
-            logits[:, at >= 64, 256] = 30.0
-            return logits, seen + tokens.shape[1]
+            return at.expand(tokens.shape)[..., None], seen + tokens.shape[1]
+
+        def logits(self, features):
+            logits = torch.zeros(len(features), 257)
+            logits[features[:, 0] >= 64, 256] = 30.0
+            return logits
 
     options = CollapseOptions(tokens=128, documents=2)
     found = CollapseTask()(Forgetful(), context, options)

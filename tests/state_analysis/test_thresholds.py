@@ -6,6 +6,7 @@ import pytest
 from arch_search.thresholds import (
     GridPoint,
     Threshold,
+    beside_published,
     find_thresholds,
     fit_sentence,
     fit_thresholds,
@@ -94,3 +95,14 @@ def test_a_threshold_that_is_the_same_everywhere_is_said_to_be_so():
     assert line.coefficients["slope"].low is None
     assert "256 tokens at every state size" in fit_sentence(line)
     assert fit_thresholds(same, "recall") == ()  # nothing was recalled: no limit is known
+
+
+def test_a_fit_says_whether_it_agrees_with_the_published_slope():
+    lengths = [round(1e3 * (5.172 * n / 1e6 - 4.469)) for n in PUBLISHED[1:]]
+    noise = (20, -30, 10, -10, 10)
+    agreeing = [threshold(n, t + e) for n, t, e in zip(PUBLISHED[1:], lengths, noise, strict=True)]
+    flat = [threshold(n, 2_000 + e) for n, e in zip(PUBLISHED[1:], noise, strict=True)]
+    said = [beside_published(fit_thresholds(each, "forget")[0]) for each in (agreeing, flat)]
+    assert "which the interval holds" in said[0]
+    assert "which the interval does not hold" in said[1]
+    assert "below zero under 0.86 million" in said[0]
