@@ -14,6 +14,7 @@ from blocks.forget_gate import BIAS_RANGE, ForgetGate, Gate
 from blocks.gated_norm import EPS_HELP, NORM_EPS, GatedNorm, Order, Scope
 from blocks.initialisation import Constant, Parameter
 from blocks.linear import Linear, linear_flops, narrow_projection
+from blocks.m2rnn_whole import run_whole, runs_whole
 from blocks.options import option, require_not_negative, require_positive, require_range
 from blocks.state_weight import (
     Constraint,
@@ -35,7 +36,7 @@ class M2RNN(SequenceMixer):
     """
 
     summary = "M²RNN: a nonlinear recurrence over a matrix state, written by outer products"
-    kernels = ("m2rnn", "convolution")
+    kernels = ("m2rnn", "m2rnn_layer", "convolution", "gated_norm")
 
     @dataclass(frozen=True, kw_only=True, slots=True)
     class Options:
@@ -171,6 +172,9 @@ class M2RNN(SequenceMixer):
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
         o = self.options
+        if state is None and reset is None and runs_whole(self, x):
+            y, after = run_whole(self, x)
+            return self.output(y), after
         q_BTNK, k_BTNK, v_BTNV, (forget, gate_weight), gate, after = self._inputs(x, state, reset)
         y_BTNV, after["state"] = self.scan(
             q_BTNK * o.key_dim**-0.5 if o.scale == "inverse_sqrt" else q_BTNK,

@@ -1,17 +1,25 @@
 """What the M²RNN kernels cost on this GPU: time, memory and error at the shapes of the issue.
 
-`rows()` first runs the kernels against float64 and refuses to time what is wrong.
+    python -m kernels.bench [--repeats 15] [--variants] [--around]
+
+`rows()` first runs the kernels against float64 and refuses to time what is wrong. --variants times
+the choices that the fast kernels leave open beside each other, --around what surrounds the scan in
+a layer (both in `bench_variants`).
 """
 
+import argparse
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 import triton
 
+from kernels.m2rnn import fast_scan
 from kernels.m2rnn.checking import Case, Shape, errors, make_case
 from kernels.m2rnn.scan import m2rnn_scan
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
@@ -55,21 +63,40 @@ def environment() -> dict[str, str]:
 
 
 def check() -> dict[str, float]:
-    """Errors at short lengths, by quantity, the worst over clipping and kinds of input.
+    """Errors at short lengths, by quantity, the worst over tiles, clipping and kinds of input.
 
     Raises:
         WrongKernel: an error is over its limit.
     """
     worst: dict[str, float] = {}
-    for kind in ("normal", "initial", "slow"):
-        for clip in ("none", "carry"):
-            shape = Shape(B=2, T=333, N=6, K=64, V=16)
-            case = make_case(shape, device="cuda", kind=kind, clip=clip)
-            for name, error in errors(case).items():
-                worst[name] = max(worst.get(name, 0.0), error)
-                if not error <= LIMITS.get(name, GRADIENT_LIMIT):
-                    raise WrongKernel(f"{name} is off by {error:.1e} ({kind}, clip {clip})")
+    for wide, kind, clip in itertools.product(
+        (False, True), ("normal", "initial", "slow"), ("none", "carry")
+    ):
+        shape = Shape(B=2, T=336 if wide else 333, N=6, K=64, V=16)
+        case = make_case(shape, device="cuda", kind=kind, clip=clip)
+        with changed(fast_scan, WARPS=0 if wide else fast_scan.WARPS):
+            found = errors(case)
+        for name, error in found.items():
+            worst[name] = max(worst.get(name, 0.0), error)
+            if not error <= LIMITS.get(name, GRADIENT_LIMIT):
+                rows = 32 if wide else 16
+                raise WrongKernel(
+                    f"{name} is off by {error:.1e} ({kind}, clip {clip}, {rows} rows)"
+                )
     return worst
+
+
+@contextmanager
+def changed(module: ModuleType, **values: object) -> Iterator[None]:
+    """Its global values are these for as long as the context lasts."""
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 def rows(repeats: int = 15) -> list[Row]:
@@ -79,7 +106,7 @@ def rows(repeats: int = 15) -> list[Row]:
     return table + [_cell_row(name, repeats) for name in ("rnn", "gru", "lstm", "cudnn_gru")]
 
 
-def _median(run: Callable[[], object], repeats: int) -> tuple[float, float]:
+def median_ms(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     for _ in range(3):
         run()
     # the host runs ahead, as in training: it is waited for once, at the end
@@ -94,7 +121,8 @@ def _median(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     return middle, (high - low) / 2
 
 
-def _scan_row(name: str, shape: Shape, repeats: int, worst: float) -> Row:
+def scan_runs(shape: Shape) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The scan at a shape, forward, and forward and backward."""
     case = make_case(shape, device="cuda", clip="carry", state=False)
     leaves: dict[str, Any] = {
         n: x.requires_grad_() for n, x in case.tensors.items() if x is not None
@@ -106,8 +134,13 @@ def _scan_row(name: str, shape: Shape, repeats: int, worst: float) -> Row:
     def both():
         return torch.autograd.grad(forward(), list(leaves.values()), _grads(case))
 
-    forward_ms, forward_spread = _median(forward, repeats)
-    both_ms, both_spread = _median(both, repeats)
+    return forward, both
+
+
+def _scan_row(name: str, shape: Shape, repeats: int, worst: float) -> Row:
+    forward, both = scan_runs(shape)
+    forward_ms, forward_spread = median_ms(forward, repeats)
+    both_ms, both_spread = median_ms(both, repeats)
     elements = shape.B * shape.T * shape.N * shape.K * shape.V
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     return Row(
@@ -164,8 +197,8 @@ def _cell_row(name: str, repeats: int, B: int = 8, T: int = 4096, N: int = 85, V
     def both():
         return torch.autograd.grad(forward(), leaves, grad)
 
-    forward_ms, forward_spread = _median(forward, repeats)
-    both_ms, both_spread = _median(both, repeats)
+    forward_ms, forward_spread = median_ms(forward, repeats)
+    both_ms, both_spread = median_ms(both, repeats)
     return Row(
         kernel=name,
         shape=f"B {B}, T {T}, N {N}, V {V}",
@@ -200,5 +233,22 @@ def markdown(table: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def main() -> None:
+    """Print the table, or what the options ask for."""
+    from kernels import bench_variants
+
+    parser = argparse.ArgumentParser(description="Times our GPU kernels.")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--variants", action="store_true", help="choices beside each other")
+    parser.add_argument("--around", action="store_true", help="what surrounds the scan")
+    asked = parser.parse_args()
+    if asked.variants:
+        bench_variants.print_variants(asked.repeats)
+    if asked.around:
+        bench_variants.print_around(asked.repeats)
+    if not (asked.variants or asked.around):
+        print(markdown(rows(asked.repeats)))
+
+
 if __name__ == "__main__":
-    print(markdown(rows()))
+    main()

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from kernels.backends import Candidate, Signature, asked_for, choose, record_backend
 from kernels.compiling import constant
+from kernels.gated_norm import kernels_run_on
 from kernels.probing import disagreement
 
-Backend = Literal["auto", "torch", "fla", "causal_conv1d"]
+Backend = Literal["auto", "torch", "fla", "causal_conv1d", "triton"]
 
 
 def causal_convolution(
@@ -31,8 +32,9 @@ def causal_convolution(
         state: (B, W - 1, C), the inputs before the first; zeros if None.
         reset: (B, T) bool; True where a document begins: earlier inputs count as zero.
         silu: whether y goes through SiLU.
-        backend: "fla" and "causal_conv1d" need a GPU and compute what begins from no state, fla
-            without resets; the rest is torch's. "auto" takes the first that proves right there.
+        backend: "fla", "causal_conv1d" and "triton" (ours) need a GPU and compute what begins from
+            no state, of them causal_conv1d alone with resets; the rest is torch's. "auto" takes the
+            first that proves right there.
     Returns:
         y (B, T, C) and the last W - 1 inputs of the current document, (B, W - 1, C).
     Raises:
@@ -49,6 +51,10 @@ def causal_convolution(
             from kernels.with_fla import causal_convolution_fla
 
             return causal_convolution_fla(x, weight, bias, silu=silu), x[:, T - lags :].clone()
+        if chosen == "triton":
+            from kernels.triton_convolution import convolution
+
+            return convolution(x, weight, bias, silu=silu), x[:, T - lags :].clone()
         if chosen == "causal_conv1d":
             return _by_cuda(x, weight, bias, reset, silu=silu)
     y, last = _by_taps(x, weight, bias, state, reset)
@@ -70,9 +76,11 @@ def _choose(
         batch=batch, length=length,
     )  # fmt: skip
     cuda = Candidate(name="causal_conv1d", probe=_probe_cuda)
-    fast = (cuda,) if sizes[-1] else (Candidate(name="fla", probe=_probe_fla), cuda)
-    if sizes[-1] and asked_for("convolution", backend) == "fla":
-        record_backend("convolution", "torch", "fla has no form for documents")
+    alone = Candidate(name="fla", probe=_probe_fla), cuda, Candidate(name="triton", probe=_probe)
+    fast = (cuda,) if sizes[-1] else alone
+    asked = asked_for("convolution", backend)
+    if sizes[-1] and asked in ("fla", "triton"):
+        record_backend("convolution", "torch", f"{asked} has no form for documents")
         return "torch"
     return cast(Backend, choose("convolution", backend, signature, fast=fast, plain="torch"))
 
@@ -84,6 +92,21 @@ def _probe_fla(signature: Signature) -> str | None:
 
     def run(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
         return causal_convolution_fla(x, weight, bias, silu=silu)
+
+    return _compared(run, signature)
+
+
+def _probe(signature: Signature) -> str | None:
+    wanted = signature.device.type == "cuda" or asked_for("convolution", "auto") == "triton"
+    if not (wanted and kernels_run_on(signature.device.type)):  # its interpreter is for tests
+        return "its kernel needs a GPU of compute capability 8.0 or later, and triton"
+    from kernels.triton_convolution import TAPS, convolution
+
+    if (taps := dict(signature.sizes)["taps"]) > TAPS:
+        return f"it takes {TAPS} taps at most, not {taps}"
+
+    def run(x: Tensor, weight: Tensor, bias: Tensor | None, silu: bool) -> Tensor:
+        return convolution(x, weight, bias, silu=silu)
 
     return _compared(run, signature)
 

@@ -25,7 +25,14 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "full": (ANYWHERE, "everything, with all logits in memory"),
     "sdpa": (ANYWHERE, "everything, by torch's scaled_dot_product_attention"),
     "flex": ("NVIDIA GPU, by torch's FlexAttention", "training whole rows, as its probe allows"),
+    "parts": (ANYWHERE, "everything, kernel by kernel"),
     "triton": (NVIDIA, "everything"),
+    "whole": (
+        NVIDIA,
+        "all between the projections as one operator: a convolution of at most 4 taps, gate "
+        "softplus_decay in float32, write outer, no qk_norm or scale, an output gate before a norm "
+        "over everything; whole rows without documents or a carried state",
+    ),
     "fla": ("NVIDIA GPU, with flash-linear-attention installed", "what its probe finds right"),
     "causal_conv1d": (
         "NVIDIA GPU, with causal-conv1d installed",
@@ -38,6 +45,10 @@ _CELL = (
     "kernel for float32 and for head sizes to"
 )
 _TRITON: dict[str, tuple[tuple[str, str], ...]] = {
+    "convolution": (("triton", "at most 4 taps, without documents or a carried state"),),
+    "gated_norm": (
+        ("triton", "a gate before a norm over everything, of at most 8192 channels in all"),
+    ),
     "m2rnn": (
         (
             "triton, fast kernel",

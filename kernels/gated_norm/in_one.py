@@ -8,17 +8,22 @@ rows by program, and the programs' sums in a fixed order.
 """
 
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportOperatorIssue=false
 # (kernel arguments are typed for the device)
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_sigmoid import interpreted, sigmoid
+
 PROGRAMS = 1056  # of the backward: 8 on each multiprocessor of an H200
 
 
 @triton.jit
-def _gated(y, value, gate, scale, at, at_v, at_g, inside, RESIDUAL: tl.constexpr):
+def _gated(
+    y, value, gate, scale, at, at_v, at_g, inside, RESIDUAL: tl.constexpr, PTX: tl.constexpr
+):
     """a, v, g and sigmoid(g) of a row."""
     a = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
     v = a
@@ -26,13 +31,13 @@ def _gated(y, value, gate, scale, at, at_v, at_g, inside, RESIDUAL: tl.constexpr
         v = tl.load(value + at_v, mask=inside, other=0.0).to(tl.float32)
         a += scale * v
     g = tl.load(gate + at_g, mask=inside, other=0.0).to(tl.float32)
-    return a, v, g, tl.sigmoid(g)
+    return a, v, g, sigmoid(g, PTX)
 
 
 @triton.jit
 def gate_norm_forward(
     y, value, residual, gate, weight, out, S, eps, y_row, v_row, g_row,
-    RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
+    RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
@@ -42,8 +47,9 @@ def gate_norm_forward(
     if RESIDUAL:
         scale = tl.load(residual + i, mask=inside, other=0.0).to(tl.float32)
     a, _, g, s = _gated(
-        y, value, gate, scale, row * y_row + i, row * v_row + i, row * g_row + i, inside, RESIDUAL
-    )
+        y, value, gate, scale, row * y_row + i, row * v_row + i, row * g_row + i, inside, RESIDUAL,
+        PTX,
+    )  # fmt: skip
     u = a * g * s
     r = tl.rsqrt(tl.sum(u * u, axis=0) / S + eps)
     tl.store(out + row * S + i, (w * u * r).to(out.dtype.element_ty), mask=inside)
@@ -52,10 +58,10 @@ def gate_norm_forward(
 @triton.jit
 def gate_norm_backward(
     y, value, residual, gate, weight, d_out, dy, d_value, d_gate, sums,
-    rows, S, eps, y_row, v_row, g_row, o_row,
-    RESIDUAL: tl.constexpr, BLOCK: tl.constexpr,
+    rows, S, eps, y_row, v_row, g_row, o_row, dg_row,
+    RESIDUAL: tl.constexpr, PASSED: tl.constexpr, BLOCK: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """sums: (programs, 2, S) float32, shares of dw and dD."""
+    """sums: (programs, 2, S) float32, shares of dw and dD. PASSED: dv is left to who has dy."""
     i = tl.arange(0, BLOCK)
     inside = i < S
     w = tl.load(weight + i, mask=inside, other=0.0).to(tl.float32)
@@ -68,7 +74,7 @@ def gate_norm_backward(
     for _ in range(tl.program_id(0), rows, tl.num_programs(0)):
         a, v, g, s = _gated(
             y, value, gate, scale, row * y_row + i, row * v_row + i, row * g_row + i, inside,
-            RESIDUAL,
+            RESIDUAL, PTX,
         )  # fmt: skip
         silu = g * s
         u = a * silu
@@ -81,9 +87,10 @@ def gate_norm_backward(
         tl.store(dy + row * S + i, da.to(dy.dtype.element_ty), mask=inside)
         if RESIDUAL:
             d_scale += da * v
+        if RESIDUAL and not PASSED:
             tl.store(d_value + row * S + i, (da * scale).to(d_value.dtype.element_ty), mask=inside)
         dg = du * a * (s + silu * (1 - s))
-        tl.store(d_gate + row * S + i, dg.to(d_gate.dtype.element_ty), mask=inside)
+        tl.store(d_gate + row * dg_row + i, dg.to(d_gate.dtype.element_ty), mask=inside)
         row += tl.num_programs(0)
     sums += tl.program_id(0).to(tl.int64) * 2 * S
     tl.store(sums + i, dw, mask=inside)
@@ -117,7 +124,8 @@ def _even(x: Tensor) -> Tensor:
 
 def _shape(S: int) -> dict[str, int]:
     block = triton.next_power_of_2(S)
-    return {"BLOCK": block, "num_warps": min(8, max(1, block // 256))}
+    warps = min(8, max(1, block // 256))
+    return {"BLOCK": block, "PTX": not interpreted(), "num_warps": warps}
 
 
 @torch.library.custom_op("arch_search::gate_norm", mutates_args=())
@@ -125,6 +133,14 @@ def _forward(
     y: Tensor, value: Tensor | None, residual: Tensor | None, gate: Tensor, weight: Tensor,
     eps: float,
 ) -> Tensor:  # fmt: skip
+    return run_forward(y, value, residual, gate, weight, eps)
+
+
+def run_forward(
+    y: Tensor, value: Tensor | None, residual: Tensor | None, gate: Tensor, weight: Tensor,
+    eps: float,
+) -> Tensor:  # fmt: skip
+    """`gate_norm` without its gradient; residual and weight flat."""
     B, T, S = y.shape
     y, gate = _even(y), _even(gate)
     value = y if value is None else _even(value)
@@ -148,10 +164,25 @@ def _backward(
     d_out: Tensor, eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of y, value (empty if none), gate, and in float32 of weight and residual."""
+    d_gate = gate.new_empty(gate.shape)
+    dy, d_value, dw, dr = run_backward(
+        y, value, residual, gate, weight, d_out, eps, d_gate, passed=False
+    )
+    return dy, d_value, d_gate, dw, dr
+
+
+def run_backward(
+    y: Tensor, value: Tensor | None, residual: Tensor | None, gate: Tensor, weight: Tensor,
+    d_out: Tensor, eps: float, d_gate: Tensor, *, passed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of y, value (empty if none or `passed`), weight and residual; fills `d_gate`.
+
+    passed: the value's gradient, D dy, is left to the caller, who has dy and adds to it.
+    """
     B, T, S = y.shape
     y, gate, d_out = _even(y), _even(gate), _even(d_out)
-    dy, d_gate = y.new_empty(B, T, S), gate.new_empty(B, T, S)
-    d_value = y.new_empty(0) if value is None else value.new_empty(B, T, S)
+    dy = y.new_empty(B, T, S)
+    d_value = y.new_empty(0) if value is None or passed else value.new_empty(B, T, S)
     value = y if value is None else _even(value)
     programs = min(PROGRAMS, B * T)
     sums = y.new_empty(programs, 2, S, dtype=torch.float32)
@@ -159,10 +190,10 @@ def _backward(
         gate_norm_backward[(programs,)](
             y, value, weight if residual is None else residual.contiguous(), gate, weight, d_out,
             dy, d_value, d_gate, sums, B * T, S, eps, _row(y), _row(value), _row(gate),
-            _row(d_out), RESIDUAL=residual is not None, **_shape(S),
+            _row(d_out), _row(d_gate), RESIDUAL=residual is not None, PASSED=passed, **_shape(S),
         )  # fmt: skip
     dw, d_residual = sums.sum(0)
-    return dy, d_value, d_gate, dw.clone(), d_residual.clone()
+    return dy, d_value, dw.clone(), d_residual.clone()
 
 
 @_backward.register_fake

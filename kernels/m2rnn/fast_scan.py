@@ -59,14 +59,18 @@ class Cut:
         }
 
 
+def fills_the_gpu(B: int, N: int, K: int, V: int) -> bool:
+    """Whether the heads keep it busy with tiles of 32 rows; else they are cut into 16."""
+    return V == 16 and K > 16 and B * N * triton.cdiv(K, 32) >= 2 * WARPS
+
+
 def cut(B: int, T: int, N: int, K: int, V: int, *, step_bytes) -> Cut:
     """Wide tiles when the heads fill the GPU, narrow ones when more programs are needed.
 
     Args:
         step_bytes: bytes of partial results for one time step, as a function of the tiles.
     """
-    wide = V == 16 and K > 16 and B * N * triton.cdiv(K, 32) >= 2 * WARPS
-    rows = 32 if wide else 16
+    rows = 32 if fills_the_gpu(B, N, K, V) else 16
     tiles = triton.cdiv(K, rows)
     whole = triton.cdiv(T, BORDER) * BORDER
     budget = max(2**20, min(PARTIAL_BYTES, B * N * K * V * whole // BORDER * 2))

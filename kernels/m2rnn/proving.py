@@ -14,16 +14,20 @@ _proved: dict[tuple, str | None] = {}
 
 
 def why_wrong(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
-    """None if outputs and gradients agree at these heads, dtypes and modes; tried once a process.
+    """None if outputs and gradients agree at these heads, dtypes and modes; tried once a process,
+    or twice: batches that fill the GPU run with wider tiles.
 
     Args:
         inputs: query, key, value, forget, weight, state as `m2rnn_scan` has them.   modes: its own.
     """
+    from kernels.m2rnn.fast_scan import fills_the_gpu
+
     shapes = tuple(None if x is None else (x.dtype, tuple(x.shape[2:])) for x in inputs[:4])
     weight = inputs[4]
     own = tuple(v for k, v in sorted(modes.items()) if k not in ("reset", "gate_weight"))
     gate = modes["gate_weight"] is not None
-    key = (shapes, None if weight is None else (weight.dtype, tuple(weight.shape)), own, gate)
+    wide = fills_the_gpu(len(inputs[0]), inputs[5].shape[1], inputs[0].shape[3], inputs[2].shape[3])
+    key = (wide, shapes, None if weight is None else (weight.dtype, tuple(weight.shape)), own, gate)
     if key not in _proved:
         try:
             _proved[key] = compare(inputs, modes)
@@ -45,9 +49,9 @@ def compare(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
         return torch.randn(shape, generator=generator, device=device)
 
     def like(x: Tensor) -> Tensor:
-        return normal(1, LENGTH, *x.shape[2:])
+        return normal(B, LENGTH, *x.shape[2:])
 
-    (K, V), N = (query.shape[3], value.shape[3]), state.shape[1]
+    B, N, K, V = len(query), state.shape[1], query.shape[3], value.shape[3]
     gates = like(forget) if modes["gate_weight"] is not None else torch.sigmoid(like(forget))
     made = {
         "query": (K**-0.5 * like(query)).to(query.dtype),
@@ -64,7 +68,7 @@ def compare(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
 
     def run(scan: Any, x: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         tensors = [x.get(name) for name in ("query", "key", "value", "forget", "weight")]
-        start = torch.zeros(1, N, K, V, device=device)
+        start = torch.zeros(len(x["query"]), N, K, V, device=device)
         every = {**rest, "gate_weight": x.get("gate_weight"), "reset": None}
         return scan((*tensors, start), every)
 
@@ -72,6 +76,6 @@ def compare(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
         lambda **x: run(lambda tensors, every: m2rnn_triton(*tensors, **every), x),
         lambda **x: run(lambda tensors, every: run_expanded(m2rnn_torch, tensors, every, N), x),
         made,
-        Signature(device=device, dtype=value.dtype, sizes=(), batch=1, length=LENGTH),
+        Signature(device=device, dtype=value.dtype, sizes=(), batch=B, length=LENGTH),
         shared=frozenset({"weight", "gate_weight"}),
     )

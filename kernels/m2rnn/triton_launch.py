@@ -10,15 +10,10 @@ from torch import Tensor
 
 from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_step import scan_step
+from kernels.triton_sigmoid import interpreted
 
 SCRATCH_BYTES = 256 * 2**20  # the rebuilt states of one launch
 PARTIAL_BYTES = 128 * 2**20  # the gradients that one launch leaves to be summed
-
-
-@torch.compiler.assume_constant_result
-def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, on the CPU."""
-    return bool(triton.knobs.runtime.interpret)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

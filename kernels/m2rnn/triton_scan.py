@@ -94,12 +94,12 @@ def m2rnn_triton(
     keep = None if reset is None else (~reset).to(torch.float32)
     inputs = (query, key, value, forget, weight, state, gate_weight)
     save = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    output, last, _ = _forward(*inputs, keep, nonlinearity, write == "delta", clip, save)
+    output, last, _ = forward(*inputs, keep, nonlinearity, write == "delta", clip, save)
     return output, last
 
 
 @torch.library.custom_op("arch_search::m2rnn_forward", mutates_args=())
-def _forward(
+def forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -145,7 +145,7 @@ def _forward(
     return output, last, borders
 
 
-@_forward.register_fake
+@forward.register_fake
 def _(query, key, value, forget, weight, state, gate_weight, keep, phi, delta, clip, save):
     B, T, _, K = query.shape
     N, V = state.shape[1], value.shape[3]
@@ -163,7 +163,7 @@ def _(query, key, value, forget, weight, state, gate_weight, keep, phi, delta, c
 
 
 @torch.library.custom_op("arch_search::m2rnn_backward", mutates_args=())
-def _backward(
+def backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -220,7 +220,7 @@ def _backward(
     return (*grads, d_weight, carry, d_gate_weight)  # type: ignore[return-value]
 
 
-@_backward.register_fake
+@backward.register_fake
 def _(
     query, key, value, forget, weight, gate_weight, keep, borders, dy, grad_last, phi, delta, clip
 ):
@@ -245,7 +245,7 @@ def _gradient(ctx, grad_output: Tensor | None, grad_last: Tensor | None, _):
         grad_output = value.new_zeros(B, value.shape[1], N, V)
     if grad_last is None:
         grad_last = value.new_zeros(ctx.last_shape, dtype=torch.float32)
-    dq, dk, dv, df, dw, dh, du = _backward(
+    dq, dk, dv, df, dw, dh, du = backward(
         query, key, value, forget, weight, gate_weight, keep, borders, grad_output, grad_last,
         ctx.phi, ctx.delta, ctx.clip,
     )  # fmt: skip
@@ -254,4 +254,4 @@ def _gradient(ctx, grad_output: Tensor | None, grad_last: Tensor | None, _):
     return dq, dk, dv, df, dw, dh.to(ctx.state_dtype), du, None, None, None, None, None
 
 
-_forward.register_autograd(_gradient, setup_context=_setup_context)
+forward.register_autograd(_gradient, setup_context=_setup_context)

@@ -3,7 +3,8 @@
     python tests/kernels/block_beside_gdn.py [--rounds 3]
 
 Width 1024, 8 sequences of 4096 tokens, bfloat16 autocast, forward and backward with all
-projections: ours compiled, ours not compiled, fla's own layer, and our Gated DeltaNet compiled.
+projections: ours with all between the projections as one operator, compiled and not, and in parts,
+fla's own layer, and our Gated DeltaNet compiled.
 Prints a JSON line for each and round: the clock's median, which for fla's layer is often the
 host's, and the GPU's own time summed over kernels. The figures are in kernels/MEASURED.md.
 """
@@ -20,6 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from blocks.initialisation import named_generator
 from blocks.registry import build, resolve_options
+from kernels.backends import ask_for
 from kernels.compiling import tell_compiler
 
 SHAPE = 8, 4096, 1024
@@ -39,21 +41,30 @@ def started(kind: str) -> nn.Module:
     return mixer.cuda()
 
 
-def ours(kind: str, *, compiled: bool) -> tuple[nn.Module, Layer]:
-    """A block as a run uses it; its first call chooses the kernels' backends."""
-    mixer = started(kind)
+def ours(
+    kind: str, *, compiled: bool, backends: dict[str, str] | None = None
+) -> tuple[nn.Module, Layer]:
+    """A block as a run uses it, on `backends`; its first call chooses those left out."""
+    mixer, asked = started(kind), backends or {}
 
     def call(x: Tensor) -> Tensor:
         return mixer(x)[0]
 
+    def on_backends(x: Tensor) -> Tensor:
+        ask_for(asked)
+        return called(x)
+
+    called: Layer = call
     if not compiled:
-        return mixer, call
+        return mixer, on_backends
+    ask_for(asked)
     with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
         call(torch.randn(SHAPE, device="cuda", dtype=torch.bfloat16))
     tell_compiler()
     for name in mixer.uncompiled():
         setattr(mixer, name, torch.compiler.disable(getattr(mixer, name)))
-    return mixer, torch.compile(call, dynamic=False)
+    called = torch.compile(call, dynamic=False)
+    return mixer, on_backends
 
 
 def flas() -> tuple[nn.Module, Layer]:
@@ -106,8 +117,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     blocks = {
-        "m2rnn, compiled": ours("m2rnn", compiled=True),
-        "m2rnn": ours("m2rnn", compiled=False),
+        "m2rnn, compiled": ours("m2rnn", compiled=True, backends={"m2rnn_layer": "whole"}),
+        "m2rnn": ours("m2rnn", compiled=False, backends={"m2rnn_layer": "whole"}),
+        "m2rnn in parts, compiled": ours("m2rnn", compiled=True, backends={"m2rnn_layer": "parts"}),
         "gated_deltanet of fla": flas(),
         "gated_deltanet, compiled": ours("gated_deltanet", compiled=True),
     }

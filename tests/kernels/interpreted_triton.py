@@ -6,10 +6,15 @@ import pytest
 import torch
 from allpairspy import AllPairs
 
+from blocks.registry import build, resolve_options
+from kernels import probing, triton_convolution
+from kernels.backends import Signature, ask_for, backends_used, forget_backends
+from kernels.convolution import causal_convolution
 from kernels.cross_entropy.triton_rows import softmax_rows
-from kernels.m2rnn import proving, triton_scan
+from kernels.m2rnn import layer, layer_choice, proving, triton_scan
 from kernels.m2rnn.checking import Shape, errors, make_case
 from kernels.m2rnn.partial_sums import sum_gradients
+from kernels.m2rnn.triton_gate import decay_gate
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
 from tests.kernels.gated_norm_cases import NORMS, norm_errors
 
@@ -87,6 +92,82 @@ def test_vector_cells(clip, B, T, V):
 def test_gate_and_norm(options):
     for name, error in norm_errors("cpu", torch.float32, **options).items():
         assert error < 1e-6, name
+
+
+LAYERS = [
+    ((1, 1, 3, 5, 4, 3, 4, 3, 1), ("dense", "tanh", "carry"), 2),
+    ((3, 1, 3, 4, 16, 1, 3, 1, 0), ("diagonal", "relu", "none"), 1),
+]
+
+
+@pytest.mark.parametrize("sizes,modes,B", LAYERS)
+def test_a_layer_as_one_operator_is_its_parts(monkeypatch, sizes, modes, B):
+    monkeypatch.setattr(layer_choice, "LENGTH", 10)
+    monkeypatch.setattr(probing, "TOLERANCES", {torch.float32: 5e-6})
+    names = ("Nq", "Nk", "N", "K", "V", "Nf", "taps", "Nw", "residual")
+    signature = Signature(
+        device=torch.device("cpu"), dtype=torch.float32, batch=B, length=10,
+        sizes=tuple(zip(names, sizes, strict=True)),
+    )  # fmt: skip
+    assert layer_choice.against_torch(signature, modes) is None
+    monkeypatch.setattr(layer, "decay_gate", lambda a, rate, dt: 0.9 * decay_gate(a, rate, dt))
+    assert "off by" in str(layer_choice.against_torch(signature, modes))
+
+
+def test_a_block_as_one_operator_is_its_parts(monkeypatch):
+    monkeypatch.setattr(layer_choice, "LENGTH", 7)
+    found = []
+    for how in ("whole", "parts"):
+        ask_for({"m2rnn_layer": how})
+        forget_backends()
+        options = resolve_options(
+            "m2rnn", {"value_heads": 2, "value_dim": 4, "key_dim": 5}, width=8
+        )
+        mixer = build("m2rnn", options, width=8, depth=1)
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in mixer.parameters():
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+        x = torch.randn(2, 7, 8, generator=generator, requires_grad=True)
+        y, state = mixer(x)
+        grads = torch.autograd.grad(y.square().sum(), [x, *mixer.parameters()])
+        assert backends_used()["m2rnn_layer"] == [how]
+        found.append([y, state["state"], state["convolution"], *grads])
+    ask_for({})
+    for whole, parts in zip(*found, strict=True):
+        assert (whole - parts).norm() < 2e-5 * parts.norm()
+
+
+def test_the_layer_operators_tell_the_compiler_what_they_return():
+    widths = layer.Widths(query_heads=1, key_heads=1, heads=2, K=3, V=4, forget_heads=2)
+    shapes = [(1, 5, sum(widths.parts)), (14, 4), (2,), (2,), (2, 4, 4), (8,), (8,)]
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(s, generator=generator) for s in shapes]
+    rest = (widths.numbers(), "tanh", "carry", 1e-5)
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(layer._forward, (*tensors, *rest, True), test_utils=checks)
+    output, last, *kept = layer._forward(*tensors, *rest, True)
+    torch.library.opcheck(
+        layer._backward, (*tensors, *kept, output, last, *rest), test_utils=checks
+    )
+
+
+@pytest.mark.parametrize("T,W,bias,silu", [(11, 4, True, True), (8, 2, False, False)])
+def test_convolution_in_chunks(monkeypatch, T, W, bias, silu):
+    monkeypatch.setattr(triton_convolution, "CHUNK", 4)
+    generator = torch.Generator().manual_seed(T)
+    x, weight, b = (torch.randn(s, generator=generator) for s in ((2, T, 9), (5, W), (5,)))
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, weight, *([b] if bias else []))]
+        given = [leaves[0][..., 2:7], *leaves[1:], *([] if bias else [None])]
+        if dtype == torch.float32:
+            y = triton_convolution.convolution(*given, silu=silu)
+        else:
+            y, _ = causal_convolution(*given, silu=silu, backend="torch")
+        results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+    for found, truth in zip(*results, strict=True):
+        assert (found - truth).norm() < 1e-6 * truth.norm()
 
 
 @pytest.mark.parametrize("Nv,residual", [(4, True), (2, False)])

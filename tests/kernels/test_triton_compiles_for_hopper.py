@@ -25,11 +25,13 @@ from kernels.m2rnn.gluon_forward import fast_forward
 from kernels.m2rnn.partial_sums import _sum_gradients, _sum_tiles
 from kernels.m2rnn.triton_backward import scan_backward
 from kernels.m2rnn.triton_forward import scan_forward
+from kernels.m2rnn.triton_gate import gate_backward, gate_forward
 from kernels.m2rnn.triton_scan import plan
 from kernels.m2rnn.triton_step import scan_step
 from kernels.rnn.triton_scan import BREAKS_FLOAT32_LSTM
 from kernels.rnn.triton_scan import FAST as FAST_CELLS
 from kernels.rnn.triton_scan import PLAIN as PLAIN_CELLS
+from kernels.triton_convolution import convolution_backward, convolution_forward
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing"
@@ -42,7 +44,7 @@ IN_A_LOOP = 8  # of 750 to 2,700 in a loop over steps; triton 3.7.1 needs none t
 NORM = {  # arguments of the gated norm alone
     "eps": "fp32", "S": "i32", "rows": "i32",
     **dict.fromkeys(("y", "dy", "gate", "out", "d_out", "d_gate"), "*{}"),
-    **dict.fromkeys(("y_row", "v_row", "g_row", "o_row"), "i32"),
+    **dict.fromkeys(("y_row", "v_row", "g_row", "o_row", "dg_row"), "i32"),
 }  # fmt: skip
 INTEGER = re.compile(
     r"^([BTNS]|first|last|tiles|\w+_group|\w+_heads|(query|key|value|forget)_[btn])$"
@@ -72,6 +74,14 @@ def innermost_loops(listing: str) -> list[str]:
 
 def machine_code(tmp_path: Path, kernel, constants: dict, dtype: str, **options) -> str:
     """The kernel's listing for sm_90."""
+    signature = signature_of(kernel, constants, dtype)
+    aligned = re.compile(r"^(query|key|value)_[btn]$")
+    divisible = [n for n, kind in signature.items() if kind[0] == "*" or aligned.match(n)]
+    return listing_of(tmp_path, kernel, signature, constants, divisible, **options)
+
+
+def signature_of(kernel, constants: dict, dtype: str) -> dict[str, str]:
+    """The types of a kernel's arguments."""
     names = kernel.arg_names
     cell = "x" in names or "gates" in names or "d_x" in names
     gluon = type(kernel).__name__ == "GluonJITFunction"
@@ -88,16 +98,20 @@ def machine_code(tmp_path: Path, kernel, constants: dict, dtype: str, **options)
         if "eps" in names:
             kind = NORM.get(name, kind).format(dtype)
         signature[name] = "constexpr" if name in constants else kind
-    divisible = [
-        (i,)
-        for i, name in enumerate(names)
-        if signature[name][0] == "*" or re.match(r"^(query|key|value)_[btn]$", name)
-    ]
+    return signature
+
+
+def listing_of(
+    tmp_path: Path, kernel, signature: dict, constants: dict, divisible: list[str], **options
+) -> str:
+    """What `nvdisasm` says of the kernel; arguments in `divisible` are multiples of 16."""
+    names = kernel.arg_names
+    gluon = type(kernel).__name__ == "GluonJITFunction"
     source = (GluonASTSource if gluon else ASTSource)(
         fn=kernel,
         signature=signature,
         constexprs={(names.index(name),): value for name, value in constants.items()},
-        attrs={place: [["tt.divisibility", 16]] for place in divisible},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in divisible},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     binary = tmp_path / "kernel.cubin"
@@ -203,6 +217,36 @@ def test_sums(tmp_path):
 
 @pytest.mark.parametrize("dtype,residual", [("bf16", True), ("fp32", False)])
 def test_gated_norm(tmp_path, dtype, residual):
-    row = {"RESIDUAL": residual, "BLOCK": 2048}
-    for kernel in (gate_norm_forward, gate_norm_backward):
-        assert spilled(tmp_path, kernel, row, dtype, num_warps=8) == 0
+    row = {"RESIDUAL": residual, "BLOCK": 2048, "PTX": True}
+    for kernel, more in ((gate_norm_forward, {}), (gate_norm_backward, {"PASSED": residual})):
+        assert spilled(tmp_path, kernel, row | more, dtype, num_warps=8) == 0
+
+
+TILE = {"STEPS": 32, "HEADS": 32}
+TAPS = {"W": 4, "BIAS": False, "SILU": True, "CHUNK": 64, "CHANNELS": 128, "PTX": True}
+
+
+@pytest.mark.parametrize(
+    "kernel,constants,warps",
+    [
+        (convolution_forward, TAPS, 1),
+        (convolution_backward, TAPS, 1),
+        (gate_forward, TILE, 4),
+        (gate_backward, TILE | {"TILES": 16, "PTX": True}, 4),
+    ],
+)
+def test_around_the_scan(tmp_path, kernel, constants, warps):
+    kinds = dict.fromkeys(("x", "y", "dx", "dy", "a", "da"), "*bf16")
+    kinds |= dict.fromkeys(("weight", "bias", "sums", "A_log", "dt_bias", "f", "df"), "*fp32")
+    signature = {n: kinds.get(n, "i32") for n in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    listing = listing_of(
+        tmp_path, kernel, signature, constants,
+        [n for n, kind in signature.items() if kind[0] == "*" or re.match(r"C$|.*_t$", n)],
+        num_warps=warps,
+    )  # fmt: skip
+    assert not SPILL.search(listing)
+    if kernel is convolution_forward:  # four channels of a lane at once
+        assert "STG.E.64" in listing
+        assert "LDG.E.64" in listing
+        assert "LDG.E.U16" not in listing

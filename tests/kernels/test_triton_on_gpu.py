@@ -9,14 +9,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.m2rnn import fast_scan, m2rnn_scan
+from blocks.registry import build, resolve_options
+from kernels.backends import Signature, ask_for
+from kernels.convolution import causal_convolution
+from kernels.m2rnn import fast_scan, layer_choice, m2rnn_scan
 from kernels.m2rnn.checking import Shape, errors, errors_of, make_case, run, widened
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
 from tests.kernels.rounded_scan import rounded_scan
 
 AllPairs = pytest.importorskip("allpairspy").AllPairs
 pytest.importorskip("triton")
-from tests.kernels.gated_norm_cases import NORMS, norm_errors  # noqa: E402 - needs triton
+from kernels.bench_variants import VARIANTS  # noqa: E402 - needs triton
+from tests.kernels.gated_norm_cases import NORMS, norm_errors  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -121,6 +125,16 @@ def test_where_the_heads_fill_the_gpu(monkeypatch, K, reset, T):
     assert_right(case, torch.bfloat16)
 
 
+@pytest.mark.parametrize("rows", [16, 32])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_choices_are_right_too(monkeypatch, variant, rows):
+    monkeypatch.setattr(fast_scan, "WARPS", 0 if rows == 32 else fast_scan.WARPS)
+    for name, value in VARIANTS[variant].items():
+        monkeypatch.setattr(fast_scan, name, value)
+    case = make_case(Shape(B=2, T=336, N=4, K=64, V=16), device="cuda", clip="carry")
+    assert_right(case, torch.bfloat16)
+
+
 ELSEWHERE = {
     "nonlinearity": ["relu", "hard_tanh", "softsign", "identity", "tanh"],
     "weight": ["dense", "diagonal", "identity"],
@@ -148,6 +162,71 @@ def test_gate_and_norm(options, dtype):
     limit = 1e-2 if dtype == torch.bfloat16 else 1e-5
     for name, error in norm_errors("cuda", dtype, **options).items():
         assert error < limit, name
+
+
+@pytest.mark.parametrize("T", [9, 64, 900])
+@pytest.mark.parametrize("W,bias", [(4, False), (3, True)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_convolution(dtype, W, bias, T):
+    torch.manual_seed(T)
+    x, weight, b = (torch.randn(s, device="cuda") for s in ((2, T, 160), (136, W), (136,)))
+    leaves = [x.to(dtype), weight, *([b] if bias else [])]
+    grad, results = torch.randn(2, T, 136, device="cuda").to(dtype), []
+    for backend in ("triton", "torch"):
+        given = [t.clone() if backend == "triton" else t.double() for t in leaves]
+        given = [t.requires_grad_() for t in given]
+        y, _ = causal_convolution(
+            given[0][..., 16:152], *given[1:], *([] if bias else [None]), silu=True,
+            backend=backend,
+        )  # fmt: skip
+        results.append([y, *torch.autograd.grad(y, given, grad.to(y.dtype))])
+    limit = 4e-3 if dtype == torch.bfloat16 else 1e-5
+    for found, truth in zip(*results, strict=True):
+        assert (found - truth).norm() < limit * truth.norm()
+
+
+LAYERS = [
+    ((1, 1, 84, 64, 16, 84, 4, 84, 1), ("dense", "tanh", "carry"), 8),
+    ((1, 1, 6, 64, 16, 6, 4, 6, 1), ("dense", "tanh", "carry"), 2),
+    ((2, 1, 6, 40, 16, 3, 3, 1, 0), ("diagonal", "hard_tanh", "none"), 2),
+    ((1, 3, 6, 24, 32, 6, 2, 6, 1), ("identity", "tanh", "sum"), 1),
+]
+
+
+@pytest.mark.parametrize("sizes,modes,B", LAYERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_layer_as_one_operator_is_its_parts(dtype, sizes, modes, B):
+    names = ("Nq", "Nk", "N", "K", "V", "Nf", "taps", "Nw", "residual")
+    signature = Signature(
+        device=torch.device("cuda", 0), dtype=dtype, batch=B, length=layer_choice.LENGTH,
+        sizes=tuple(zip(names, sizes, strict=True)),
+    )  # fmt: skip
+    assert layer_choice.compare(signature, modes) is None
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_block_as_one_operator_is_its_parts_and_itself_again(compiled):
+    options = resolve_options("m2rnn", {}, width=256)
+    mixer = build("m2rnn", options, width=256, depth=4).cuda()
+    generator = torch.Generator("cuda").manual_seed(0)
+    with torch.no_grad():
+        for name, p in mixer.named_parameters():
+            noise = torch.randn(p.shape, generator=generator, device="cuda")
+            p.copy_(0.06 * noise if p.ndim == 2 and "input" in name else 0.3 * noise)
+    x = torch.randn(2, 700, 256, generator=generator, device="cuda", requires_grad=True)
+    grad = torch.randn(2, 700, 256, generator=generator, device="cuda")
+    found = []
+    for how in ("whole", "whole", "parts"):
+        ask_for({"m2rnn_layer": how})
+        call = torch.compile(mixer) if compiled and how == "whole" else mixer
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y, state = call(x)
+        grads = torch.autograd.grad(y, [x, *mixer.parameters()], grad.to(y.dtype))
+        found.append([y, state["state"], state["convolution"], *grads])
+    ask_for({})
+    for once, again, parts in zip(*found, strict=True):
+        assert torch.equal(once, again)
+        assert (once - parts).norm() < 2e-2 * parts.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
