@@ -16,9 +16,9 @@ from arch_search.wording import shown_value
 from dashboards.figures import row_axis
 from dashboards.palette import INK, MUTED, SHADE, mixer_colours
 
-ROW, CELL = 24, 19  # pixels of an arm and of a layer
-LEGEND_ENTRY = 80
-STRIP, PANEL = 480, 150  # of all layers at most; of a panel of sizes
+ROW, CELL = 24, 15  # pixels of an arm and of a layer
+LEGEND_ENTRY = 90
+STRIP, PANEL = 400, 110  # of all layers at most; of a panel of sizes
 MOST_CROSSINGS = 6
 MOST_LABELS = 16  # numbers of layers
 APART = 1.5  # largest over smallest: beyond, sizes are drawn as ratios on a logarithmic axis
@@ -26,7 +26,7 @@ STATE = "state_elements"
 SIZES = {
     "parameters": "parameters",
     STATE: "state elements",
-    "forward_flops_per_token": "forward FLOPs a token",
+    "forward_flops_per_token": "FLOPs a token",
 }
 
 
@@ -35,7 +35,7 @@ def arms_chart(plan: Plan) -> alt.TopLevelMixin:
     return alt.hconcat(
         _strip(plan.arms),
         *(_size_panel(plan, name, title) for name, title in SIZES.items()),
-        spacing=22,
+        spacing=12,
     ).resolve_scale(color="independent")
 
 
@@ -93,8 +93,8 @@ def _size_panel(plan: Plan, name: str, title: str):
         axis = alt.Axis(tickCount=3, format="~g", labelOverlap=True, grid=False)
     else:
         scale = alt.Scale(domain=[-reach, reach], nice=False)
-        axis = alt.Axis(tickCount=3, format="+~%", labelOverlap=True, grid=False)
-    x = alt.X("at:Q", title=f"{title}, {'times' if wide else 'over'} baseline", scale=scale)
+        axis = alt.Axis(tickCount=3, labelExpr=_SIGNED, labelOverlap=True, grid=False)
+    x = alt.X("at:Q", title=[title, f"{'times' if wide else 'over'} baseline"], scale=scale)
     x = x.axis(axis)
     y = alt.Y("arm:N", sort=[arm.name for arm in plan.arms], title=None, axis=None)
     points, zero = alt.Chart(rows).encode(x=x, y=y), alt.Chart(pd.DataFrame({"at": [same]}))
@@ -106,6 +106,9 @@ def _size_panel(plan: Plan, name: str, title: str):
         .mark_text(align="left", fontSize=11, color=INK)
         .encode(x=alt.value(PANEL + 6), y=y, text="text:N"),
     ).properties(width=PANEL, height=ROW * len(plan.arms))
+
+
+_SIGNED = "datum.value ? format(datum.value, '+~%') : '0 %'"
 
 
 def short_count(value: float) -> str:
