@@ -11,6 +11,7 @@ import altair as alt
 import jinja2
 from markupsafe import Markup
 
+from arch_search.commands.compare import number
 from arch_search.commands.sweep import read_sweep
 from arch_search.metric_names import label
 from arch_search.plan_spec import Plan
@@ -27,6 +28,7 @@ from arch_search.search.trials import Ledger, Trial
 from arch_search.storage import Root
 from arch_search.sweep_spec import SweepSpec
 from arch_search.throughput.record import OK, interval, read_record
+from arch_search.wording import counted
 from dashboards import sweep_figures
 from dashboards.figures import to_svg
 from dashboards.report import keep_figures, write_files
@@ -138,12 +140,12 @@ def _found(sweep: SweepSpec, trials: Sequence[Trial]) -> list[str]:
     if own:
         used, full = tokens_used(sweep, own), tokens_in_full(sweep, own)
         sentences.append(
-            f"The search trained on {used:,} tokens, {used / full:.0%} of what {len(own)} "
-            "layouts would have cost in full."
+            f"The search trained on {used:,} tokens, {100 * used / full:.0f} % of what "
+            f"{counted(len(own), 'layout')} would have cost in full."
         )
     best = front(sweep, trials)
     sentences.append(
-        f"{len(best)} layouts are on the front: {', '.join(t.name for t in best)}."
+        f"On the front: {counted(len(best), 'layout')} ({', '.join(t.name for t in best)})."
         if best
         else "No layout has seen the whole budget within all limits yet."
     )
@@ -151,9 +153,10 @@ def _found(sweep: SweepSpec, trials: Sequence[Trial]) -> list[str]:
     for metric in dict.fromkeys(one.metric for one in looks):
         lost = [one.lost for one in looks if one.metric == metric]
         sentences.append(
-            f"Winner's curse: {len(lost)} members, trained anew from seeds that chose nothing, are "
-            f"on average {change_in_words(lost)} in {label(metric)} than the values "
-            "they were chosen by. Rank by the fresh means."
+            f"Winner's curse: trained anew from seeds that chose nothing, "
+            f"{counted(len(lost), 'layout')} of the front came out {change_in_words(lost)} on "
+            f"average, in {label(metric)}, than the values they were chosen by. Rank by the fresh "
+            "means."
         )
     failed = [t for t in trials if t.state == "FAIL"]
     sentences += [f"{t.name} failed at {t.reason}." for t in failed[:5]]
@@ -174,8 +177,8 @@ def _front_table(
             else (f"{one.mean:.4f}" if one else "–")
             for one in again
         ]  # fmt: skip
-        lost = [f"{one.lost:+.4f}" if one else "–" for one in again]
-        values = [f"{value:,.4g}" if value >= 1e4 else f"{value:,.4f}".rstrip("0").rstrip(".")
+        lost = [number(one.lost if one else None, signed=True) for one in again]
+        values = [f"{value:,.0f}" if value >= 1e4 else f"{value:,.4f}".rstrip("0").rstrip(".")
                   for value in values_of(sweep, trial, last)]  # fmt: skip
         rows.append((trial.name, trial.arm.layout, _options(trial),
                      f"{trial.arm.counts['parameters']:,.0f}", *values, *fresh, *lost,
