@@ -25,7 +25,19 @@ MIXERS = {
     "mamba2": "#e6b43c",
     "gated_deltaproduct": "#6f9fd0",
 }
+_LINES = {  # where a mixer's own colour is too pale for a thin line
+    "gated_deltanet": "#0072b2",
+    "m2rnn": "#d55e00",
+    "gru": "#009e73",
+    "rnn": "#aa4499",
+    "mamba2": "#c58a00",
+    "gated_deltaproduct": "#3fa7d6",
+}
 _OTHER_MIXERS = ("#8c6bb1", "#7a8b1a", "#882255", "#999999")
+
+
+POWERS_OF_TWO = "datum.value >= 1024 ? (datum.value / 1024) + ' K' : datum.value"
+"""A Vega expression that labels an axis of sizes: 512, 1 K, 2 K."""
 
 
 def arm_colours(arms: Sequence[str], baseline: str) -> dict[str, str]:
@@ -42,11 +54,16 @@ def arm_shapes(arms: Sequence[str], baseline: str) -> dict[str, str]:
     return {arm: shapes.get(arm, SHAPES[0]) for arm in arms}
 
 
-def mixer_colours(kinds: Sequence[str]) -> dict[str, str]:
-    """A colour for each kind of block, the same in every report for those of the registry."""
+def mixer_colours(kinds: Sequence[str], *, lines: bool = False) -> dict[str, str]:
+    """A colour for each kind of block, the same in every report for those of the registry.
+
+    Args:
+        lines: of thin lines and points, not of areas.
+    """
+    known = {**MIXERS, **_LINES} if lines else MIXERS
     unknown = [kind for kind in kinds if kind not in MIXERS]
     extra = {kind: _OTHER_MIXERS[i % len(_OTHER_MIXERS)] for i, kind in enumerate(unknown)}
-    return {kind: MIXERS.get(kind) or extra[kind] for kind in kinds}
+    return {kind: known.get(kind) or extra[kind] for kind in kinds}
 
 
 def chart_style() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from arch_search.metric_names import label
 from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment, table
 from dashboards.figures import MANY_ARMS, WIDTH, arm_colour, arm_order
-from dashboards.palette import INK, MUTED, mixer_colours
+from dashboards.palette import INK, MUTED, POWERS_OF_TWO, mixer_colours
 
 ENOUGH = 0.99  # the accuracy at which a state counts as large enough, as in Zoology
 DEPTHS = 10  # rows of a heat map
@@ -81,15 +81,17 @@ def by_state(sizes: pd.DataFrame, metric: str):
     large = best.query("max >= @ENOUGH")
     enough = large.groupby("mixer")["state_bytes"].agg(["min"]).reset_index()
     kinds = list(dict.fromkeys(sizes["mixer"]))
-    colours = mixer_colours(kinds)
+    colours = mixer_colours(kinds, lines=True)
     colour = alt.Color(
-        "mixer:N", scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds])
+        "mixer:N",
+        scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds]),
+        legend=alt.Legend(symbolType="circle", symbolOpacity=1, symbolStrokeWidth=0),
     )
     x = alt.X(
         "state_bytes:Q",
         title="state of the model (bytes, at the training length)",
-        scale=alt.Scale(type="log", base=2),
-        axis=alt.Axis(format="~s", grid=False),
+        scale=alt.Scale(type="log", base=2, nice=False, padding=14),
+        axis=alt.Axis(labelExpr=POWERS_OF_TWO, grid=False, labelOverlap=True),
     )
     range_ = alt.Scale(domain=[0, 1])
     line, dots = (alt.Y(c, title=label(metric), scale=range_) for c in ("max:Q", "value:Q"))

@@ -9,7 +9,7 @@ import pandas as pd
 from arch_search.files import write_atomic
 from arch_search.throughput.record import OK
 from dashboards.figures import to_svg
-from dashboards.palette import ARMS, BASELINE, INK
+from dashboards.palette import ARMS, BASELINE, INK, POWERS_OF_TWO
 
 DASHES = ([1, 0], [7, 4], [2, 3])  # the colours are gone through once with each
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down")
@@ -64,7 +64,7 @@ def _row(record: dict[str, Any], sweep: str) -> alt.HConcatChart:
     ends = sorted(set(table[column]))
     x = alt.X(
         f"{column}:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False, padding=12),
-        axis=alt.Axis(values=ends, grid=False, labelExpr=_LABEL, labelOverlap=True),
+        axis=alt.Axis(values=ends, grid=False, labelExpr=POWERS_OF_TWO, labelOverlap=True),
     )  # fmt: skip
     left = _lines(
         record, table, x, ("tokens_per_second", "low", "high"), "tokens per second", scale
@@ -80,9 +80,6 @@ def _row(record: dict[str, Any], sweep: str) -> alt.HConcatChart:
         alt.layer(one, *right).properties(title=heads[1], **PANEL),
         spacing=44,
     )
-
-
-_LABEL = "datum.value >= 1024 ? (datum.value / 1024) + ' K' : datum.value"
 
 
 def _headings(record: dict[str, Any], sweep: str) -> tuple[str, str]:
