@@ -1,6 +1,6 @@
 """The gated delta rule in chunks of time: a triangular solve a chunk, then a scan over chunks."""
 
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -51,8 +51,10 @@ def gated_delta(
     B, T, N, K = query.shape
     single = T == 1
     if not single:
-        sizes = (N, K, value.shape[-1])
-        backend = _choose(backend, value.device, value.dtype, sizes, B, T)
+        sizes = (("N", N), ("K", K), ("V", value.shape[-1]))
+        backend = _choose(
+            backend, device=value.device, dtype=value.dtype, sizes=sizes, batch=B, length=T
+        )
         if backend == "fla":
             from kernels.with_fla import gated_delta_fla
 
@@ -69,20 +71,11 @@ def gated_delta(
 
 
 @constant
-def _choose(
-    backend: Backend,
-    device: torch.device,
-    dtype: torch.dtype,
-    sizes: tuple[int, int, int],
-    batch: int,
-    length: int,
-) -> Backend:
-    signature = Signature(
-        device=device, dtype=dtype, sizes=tuple(zip("NKV", sizes, strict=True)),
-        batch=batch, length=length,
-    )  # fmt: skip
+def _choose(backend: Backend, **where: Any) -> Backend:
+    """For a `Signature` of these values: a compiler hands over plain ones."""
     fast = (Candidate(name="fla", probe=_probe_fla),)
-    return cast(Backend, choose("gated_delta", backend, signature, fast=fast, plain="chunked"))
+    chosen = choose("gated_delta", backend, Signature(**where), fast=fast, plain="chunked")
+    return cast(Backend, chosen)
 
 
 def _probe_fla(signature: Signature) -> str | None:

@@ -1,6 +1,6 @@
 """Mamba-2's state-space dual form in chunks of time (arXiv 2405.21060, §6)."""
 
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -50,7 +50,10 @@ def ssd_scan(
     if N % G:
         raise ValueError(f"query has {G} groups, which do not divide value's {N} heads")
     if T > 1:
-        backend = _choose(backend, query.device, query.dtype, (G, N, K, V), B, T)
+        sizes = (("G", G), ("N", N), ("K", K), ("V", V))
+        backend = _choose(
+            backend, device=query.device, dtype=query.dtype, sizes=sizes, batch=B, length=T
+        )
         if backend == "mamba_ssm":
             from kernels.with_mamba_ssm import ssd_mamba
 
@@ -69,20 +72,11 @@ def ssd_scan(
 
 
 @constant
-def _choose(
-    backend: Backend,
-    device: torch.device,
-    dtype: torch.dtype,
-    sizes: tuple[int, int, int, int],
-    batch: int,
-    length: int,
-) -> Backend:
-    signature = Signature(
-        device=device, dtype=dtype, sizes=tuple(zip("GNKV", sizes, strict=True)),
-        batch=batch, length=length,
-    )  # fmt: skip
+def _choose(backend: Backend, **where: Any) -> Backend:
+    """For a `Signature` of these values: a compiler hands over plain ones."""
     fast = (Candidate(name="mamba_ssm", probe=_probe_mamba),)
-    return cast(Backend, choose("ssd", backend, signature, fast=fast, plain="chunked"))
+    chosen = choose("ssd", backend, Signature(**where), fast=fast, plain="chunked")
+    return cast(Backend, chosen)
 
 
 def _probe_mamba(signature: Signature) -> str | None:
