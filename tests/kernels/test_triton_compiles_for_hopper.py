@@ -136,6 +136,19 @@ FAST = [
 ]
 
 
+OTHER_FORMS = [
+    (32, FORWARD[32] | {"LATE": True, "LEVEL": 0}),
+    (16, FORWARD[16] | {"FOUR": True, "CHAINED": True, "LATE": True}),
+]
+
+
+@pytest.mark.parametrize("R,form", OTHER_FORMS)
+def test_other_forms_of_the_fast_forward(tmp_path, R, form):
+    constants = {"K": 64, "V": 16, "C": 16, "WEIGHT": "dense", "PHI": "tanh", "RESET": False}
+    constants |= {"R": R, "SAVE": True, "EVEN": True}
+    assert spilled(tmp_path, fast_forward, constants | form, "bf16", num_warps=1) == 0
+
+
 @pytest.mark.parametrize("R,V,weight,phi,reset,clip,even", FAST)
 def test_fast_scan(tmp_path, R, V, weight, phi, reset, clip, even):
     constants = {"K": 64, "V": V, "C": 16, "WEIGHT": weight, "PHI": phi, "RESET": reset}
@@ -242,7 +255,7 @@ def test_around_the_scan(tmp_path, kernel, constants, warps):
     signature |= dict.fromkeys(constants, "constexpr")
     listing = listing_of(
         tmp_path, kernel, signature, constants,
-        [n for n, kind in signature.items() if kind[0] == "*" or re.match(r"C$|.*_t$", n)],
+        [n for n, kind in signature.items() if kind[0] == "*" or re.match(r"C$|.*_[bt]$", n)],
         num_warps=warps,
     )  # fmt: skip
     assert not SPILL.search(listing)
