@@ -1,7 +1,8 @@
 """A storage root with an experiment in it whose true effects are known."""
 
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from arch_search.plan_spec import ArmSpec, Plan, PlannedRun, PrimarySpec
 from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.scheduling.ray_folder import clear_abandoned
 from arch_search.spec import DataSpec, LayerSpec, ModelSpec, RunSpec, TrainSpec
 from arch_search.storage import Root, RunFolder
 
@@ -202,6 +204,47 @@ def _positions(run: PlannedRun, value: float) -> dict[str, list[Any]]:
         "bits_per_byte": bits.tolist(),
         "documents": [24] * len(bits),
     }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Two workers on two cores: more threads would only wait for each other."""
+    import torch  # here, since whoever collects tests needs none
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    """A root for what is prepared once; a test with runs of its own links its data into another."""
+    return Root(tmp_path_factory.mktemp("root")).make()
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process; returns exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        from arch_search.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["arch-search", *map(str, arguments)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_cluster_left() -> Iterator[None]:
+    """The drivers that tests kill leave their Ray's folder to whoever comes next: that is us."""
+    yield
+    clear_abandoned()
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
 from arch_search.scheduling.guard import Guard
 from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.presence import Presence
-from arch_search.scheduling.session import Session, clear, join, start_local
+from arch_search.scheduling.ray_folder import clear
+from arch_search.scheduling.session import Session, join, start_local
 from arch_search.scheduling.task import EXECUTE
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.writer import Writer
@@ -146,39 +147,44 @@ def _run_on(
     presence: Presence,
     options: argparse.Namespace,
 ) -> None:
-    session = start_local() if options.address == "local" else join(options.address)
-    _stop_on_sigterm(folder)  # once more: Ray has put its own handler there
-    presence.say(state="RUNNING", ray_folder=session.folder)
-    if session.is_local and not session.capacity(plan.resources):
-        session.close()
-        asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
-        raise UsageError(f"a run asks for {asked}, which this machine does not have")
-    plan = replace(plan, resources=packed_resources(session, plan))
-    _preflight(session, root, plan, options.execute)
-    dispatcher = Dispatcher(
-        root=root,
-        folder=folder,
-        plan=plan,
-        session=session,
-        execute=options.execute,
-        since=options.since,
-        limit=options.limit,
-        grace=options.grace,
-    )
-    if plan.sweep is not None:
-        from arch_search.search.sweep import Sweep  # imports torch and optuna, for sweeps alone
+    if options.address == "local":
+        session = start_local(say_folder=lambda path: presence.say(ray_folder=path))
+    else:
+        session = join(options.address)
+    with contextlib.closing(session):
+        _stop_on_sigterm(folder)  # once more: Ray has put its own handler there
+        presence.say(state="RUNNING")
+        if session.is_local and not session.capacity(plan.resources):
+            asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
+            raise UsageError(f"a run asks for {asked}, which this machine does not have")
+        plan = replace(plan, resources=packed_resources(session, plan))
+        _preflight(session, root, plan, options.execute)
+        dispatcher = Dispatcher(
+            root=root,
+            folder=folder,
+            plan=plan,
+            session=session,
+            execute=options.execute,
+            since=options.since,
+            limit=options.limit,
+            grace=options.grace,
+        )
+        if plan.sweep is not None:
+            from arch_search.search.sweep import Sweep  # torch and optuna, for sweeps alone
 
-        dispatcher.supply = Sweep.open(root, folder.frozen_plan())
-    guard = Guard(session, lambda why: _replace_self(session, dispatcher, presence, options, why))
-    guard.start()
-    try:
-        _keep_going(dispatcher, presence)
-    except Exception:
-        if session.broken():
-            guard.join()  # it replaces this process
-        raise
-    guard.close()
-    session.close()
+            dispatcher.supply = Sweep.open(root, folder.frozen_plan())
+        guard = Guard(
+            session, lambda why: _replace_self(session, dispatcher, presence, options, why)
+        )
+        guard.start()
+        try:
+            _keep_going(dispatcher, presence)
+        except Exception:
+            if session.broken():
+                guard.join()  # it replaces this process
+            raise
+        finally:
+            guard.close()
 
 
 def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
@@ -193,7 +199,6 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
     try:
         used = session.call(PREFLIGHT, str(root.path), plan.arms, resources, resources=resources)
     except ValueError as error:
-        session.close()
         raise UsageError(f"before any run started: {error}") from None
     log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in used.items()))
 

@@ -6,11 +6,9 @@ Ray is imported inside the functions: it reads its environment when it is import
 import contextlib
 import os
 import secrets
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,11 @@ import psutil
 from arch_search.errors import UsageError
 from arch_search.lease import process_lives, this_host
 from arch_search.run_settings import ResourceSpec
+from arch_search.scheduling.ray_folder import clear, clear_abandoned, make_folder
 
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
 SUSPENDED_SECONDS = 20.0  # Ray itself gives up on a silent GCS after a minute
 SERVICES = ("raylet", "gcs_server")
-CLEAR_SECONDS = 5.0  # what the processes of a killed cluster get to be gone
 
 
 def cpus_here() -> int:
@@ -178,29 +176,27 @@ class Session:
         clear(self.folder)
 
 
-def clear(folder: str) -> None:
-    """Remove the temporary folder of a cluster of ours; only ever one that we named."""
-    path = Path(folder or "/")
-    if path.name.startswith("arch-search-") and path.parent == Path(tempfile.gettempdir()):
-        deadline = time.monotonic() + CLEAR_SECONDS
-        while path.exists() and time.monotonic() < deadline:
-            shutil.rmtree(path, ignore_errors=True)  # a dying service may still write into it
-            time.sleep(0.1 if path.exists() else 0)
-
-
 def fits(share: float) -> int:
     """How many runs with this share of a GPU it holds; three thirds fit, whatever 3 x 0.333 is."""
     return int(1 / share + 1e-3)
 
 
-def start_local(cpus: int | None = None) -> Session:
-    """Start Ray on this machine for this process alone, in a folder that nobody else can enter."""
+def start_local(
+    cpus: int | None = None, *, say_folder: Callable[[str], None] = lambda folder: None
+) -> Session:
+    """Start Ray on this machine for this process alone, in a folder that nobody else can enter.
+
+    Args:
+        say_folder: told the folder before Ray starts, which takes seconds.
+    """
+    clear_abandoned()
     set_authentication(own_cluster=True)
     _listen_to_this_machine_only()
     _quiet()
     import ray
 
-    folder = tempfile.mkdtemp(prefix="arch-search-")  # mode 0700; Ray opens its own to everyone
+    folder = make_folder()
+    say_folder(folder)
     ray.init(
         address="local",
         num_cpus=cpus or cpus_here(),

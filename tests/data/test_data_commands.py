@@ -5,30 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from arch_search.cli import main
-
 FIRST = Path(__file__).parents[2] / "experiments" / "first_ablation.yaml"
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+def command(monkeypatch, cli, tmp_path):
     """Run the command line in a root of its own; returns exit code, stdout and stderr."""
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(tmp_path / "root"))
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
     for number in range(40):
         Path(f"texts/{number}.md").write_text(f"Text {number}. " * 60)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["arch-search", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as exit:
-            code = exit.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+    return cli
 
 
 FOLDER = ("folder=texts", "pattern=*.md", "licence=CC0-1.0")

@@ -16,16 +16,6 @@ from blocks.registry import resolve_options
 WIDTH = 32
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    return Root(tmp_path_factory.mktemp("root")).make()
-
-
 @pytest.fixture(scope="session")
 def split(prepared: Root):
     return open_split(prepare("sotu", "bytes", prepared.path), "val")

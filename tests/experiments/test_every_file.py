@@ -52,12 +52,6 @@ def stem(file: Path) -> str:
     return file.stem
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    """Two workers on two cores: more threads would only wait for each other."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     """One for all files, so that a corpus is prepared once."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from arch_search.attempt import Attempt
 from arch_search.plan_spec import Plan, PlannedRun
@@ -31,18 +30,6 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Two workers on two cores: more threads would only wait for each other."""
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """A root whose corpus is ready; runs of unequal tests do not share hashes in `work` below."""
-    return Root(tmp_path_factory.mktemp("root")).make()
-
-
 @pytest.fixture
 def root(prepared: Root, tmp_path: Path) -> Root:
     """A root of the test's own that shares the prepared corpus."""
@@ -50,6 +37,15 @@ def root(prepared: Root, tmp_path: Path) -> Root:
     plan_for(prepared)
     (own.path / "data").symlink_to(prepared.path / "data")
     return own
+
+
+@pytest.fixture
+def command(
+    cli: Callable[..., tuple[int, str, str]], root: Root, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """The command line on that root."""
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
+    return cli
 
 
 def plan_for(root: Root, *overrides: str) -> Plan:

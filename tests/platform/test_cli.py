@@ -7,28 +7,7 @@ import sys
 
 import pytest
 
-from arch_search.cli import main
-
 from .conftest import FIRST, SMALL
-
-
-def run(monkeypatch, capsys, *arguments):
-    """Run the command line in this process; returns exit code, stdout and stderr."""
-    monkeypatch.setattr(sys, "argv", ["arch-search", *map(str, arguments)])
-    code = 0
-    try:
-        main()
-    except SystemExit as exit:
-        code = exit.code or 0
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, root):
-    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
-    return lambda *arguments: run(monkeypatch, capsys, *arguments)
-
 
 BAD = [
     (["plan", "nowhere.yaml"], "no experiment file at nowhere.yaml"),
@@ -89,16 +68,16 @@ def test_nothing_of_a_refused_submission_is_left_running(command, root):
     assert not any(run.attempts() for run in root.runs())
 
 
-def test_a_root_that_cannot_be_written_is_said(monkeypatch, capsys, tmp_path):
+def test_a_root_that_cannot_be_written_is_said(monkeypatch, cli, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(tmp_path / "file" / "root"))
-    code, _, err = run(monkeypatch, capsys, "plan", FIRST)
+    code, _, err = cli("plan", FIRST)
     assert (code, len(err.strip().splitlines())) == (2, 1)
     assert "cannot be written" in err
 
 
-def test_a_url_is_no_storage_root(monkeypatch, capsys):
-    code, _, err = run(monkeypatch, capsys, "--root", "s3://bucket/x", "plan", FIRST)
+def test_a_url_is_no_storage_root(monkeypatch, cli):
+    code, _, err = cli("--root", "s3://bucket/x", "plan", FIRST)
     assert (code, len(err.strip().splitlines())) == (2, 1)
     monkeypatch.delenv("ARCH_SEARCH_ROOT", raising=False)
     assert "s3://bucket/x" in err

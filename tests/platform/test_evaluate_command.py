@@ -15,7 +15,6 @@ from arch_search.records import read_experiment
 from arch_search.storage import Root
 
 from .conftest import plan_for, run_one
-from .test_cli import run as run_command
 
 CHOICE = """
 task: weather
@@ -49,11 +48,11 @@ def trained(prepared, tmp_path_factory):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, trained):
+def command(monkeypatch, cli, trained):
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(trained[0].path))
 
     def run(*arguments, code=0):
-        found, out, err = run_command(monkeypatch, capsys, "evaluate", *arguments)
+        found, out, err = cli("evaluate", *arguments)
         assert found == code, err
         return out if code == 0 else err
 
@@ -117,13 +116,13 @@ def test_a_checkpoint_on_the_way_is_kept_apart(command, trained):
     assert "at step 20" not in command(run.hash, "--json")
 
 
-def test_a_run_writes_text_that_depends_on_the_seed_alone(trained, monkeypatch, capsys):
+def test_a_run_writes_text_that_depends_on_the_seed_alone(trained, monkeypatch, cli):
     root, plan, _ = trained
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
 
     def write(*options, code=0):
         asked = ("generate", plan.runs[0].hash, "--tokens", "24", "--json", *options)
-        found, out, err = run_command(monkeypatch, capsys, *asked)
+        found, out, err = cli(*asked)
         assert found == code, err
         return err if code else [(one["prompt"], one["text"]) for one in json.loads(out)]
 

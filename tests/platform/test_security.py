@@ -5,7 +5,10 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import psutil
 import pytest
 
 from arch_search.attempt import Attempt
@@ -15,11 +18,10 @@ from arch_search.journal import read_journal
 from arch_search.model import LanguageModel
 from arch_search.redaction import HidingStream, hide_secrets, keep_secret, with_secret
 from arch_search.run_settings import LogSpec, ResourceSpec
-from arch_search.scheduling.session import clear
+from arch_search.scheduling.ray_folder import OWNER, clear, clear_abandoned, make_folder
 from arch_search.scheduling.task import perform
 
 from .conftest import FIRST, SMALL, plan_for, run_one
-from .test_cli import run
 
 WORD = "hunter2-9f3c51d8"  # fixed: test processes must collect equal names
 
@@ -32,12 +34,6 @@ class Bomb:
 
     def __reduce__(self):
         return os.system, (f"touch {self.file}",)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, root):
-    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
-    return lambda *arguments: run(monkeypatch, capsys, *arguments)
 
 
 def refused(answer, says):
@@ -142,6 +138,23 @@ def test_only_our_own_temporary_folders_are_ever_cleared(tmp_path):
     for folder in (str(tmp_path), "/tmp", "", "/", f"{tmp_path}/arch-search-x/../.."):
         clear(folder)
     assert (tmp_path / "precious").exists()
+
+
+def test_a_killed_owners_folder_is_cleared_by_who_comes_next(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed, living, foreign, older = (Path(make_folder()) for _ in range(4))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    gone = {"pid": child.pid, "pid_started": psutil.Process(child.pid).create_time()}
+    for folder, changes in ((killed, gone), (foreign, {**gone, "host": "elsewhere#0"})):
+        owner = json.loads((folder / OWNER).read_text()) | changes
+        (folder / OWNER).write_text(json.dumps(owner))
+    (older / OWNER).unlink()
+    clear_abandoned()
+    assert killed.exists(), "its owner still lives"
+    child.kill()
+    child.wait()
+    clear_abandoned()
+    assert [folder.exists() for folder in (killed, living, foreign, older)] == [False] + [True] * 3
 
 
 def test_what_people_write_is_not_run_by_terminals_or_browsers(command, root, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from plans import make_plan, write
 
 from arch_search.attempt import Attempt
-from arch_search.cli import main, make_app
+from arch_search.cli import make_app
 from arch_search.commands.follow import duration, status_view
 from arch_search.progress import ExperimentStatus, RunStatus, read_status
 from arch_search.storage import ROOT_VARIABLE, Root
@@ -22,19 +22,8 @@ Invoke = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def invoke(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Invoke:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["arch-search", *map(str, arguments)])
-        code: object = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        assert isinstance(code, int)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+def invoke(cli: Invoke) -> Invoke:
+    return cli
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -84,6 +85,8 @@ def test_killed_worker_raylet_gcs_and_driver_leave_no_trace(
     wait_for(lambda: step_of(rough, "kills", 4) > 42)
     driver.kill()
     driver.wait()
+    ray_folder = Path(rough.experiment("kills").read("driver.json")["ray_folder"])
+    assert ray_folder.exists()
     status = read_status(rough, "kills")
     assert status.driver == "LOST"
     assert status.count("FINISHED") == 0
@@ -97,6 +100,7 @@ def test_killed_worker_raylet_gcs_and_driver_leave_no_trace(
     launch(rough, "kills", execute="standin:execute")
     wait_for(lambda: not read_status(rough, "kills").is_live)
 
+    assert not ray_folder.exists()
     assert outcome(rough, "kills") == outcome(calm, "kills")
     attempts = rough.run(plan.runs[0].hash).attempts()
     assert len(attempts) == 5

@@ -32,12 +32,6 @@ throughput:
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Two workers on two cores: more threads would only wait for each other."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("files") / "small.yaml"

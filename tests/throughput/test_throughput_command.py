@@ -1,5 +1,6 @@
 """`arch-search bench throughput` as a person meets it."""
 
+import functools
 import json
 import os
 import subprocess
@@ -8,7 +9,6 @@ import sys
 import mlflow
 import pytest
 
-from arch_search.cli import main
 from arch_search.storage import Root
 from arch_search.throughput.record import write_record
 
@@ -19,21 +19,9 @@ FEW = (
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+def command(monkeypatch, cli, tmp_path):
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(tmp_path))
-
-    def run(*arguments):
-        monkeypatch.setattr(
-            sys, "argv", ["arch-search", "bench", "throughput", *map(str, arguments)]
-        )
-        code = 0
-        try:
-            main()
-        except SystemExit as exit:
-            code = exit.code or 0
-        return code, *capsys.readouterr()
-
-    return run
+    return functools.partial(cli, "bench", "throughput")
 
 
 @pytest.mark.services
