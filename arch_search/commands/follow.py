@@ -129,9 +129,15 @@ def status_view(status: ExperimentStatus) -> Group:
     if status.is_live and (left := status.seconds_left) is not None:
         end = time.strftime("%a %H:%M", time.localtime(time.time() + left))
         notes.append(f"expected to have trained in {duration(left)}, {end}, at the present rate")
+    if not status.is_live and status.driver not in WAITED_FOR and not _has_ended_well(status):
+        notes.append(f"go on: arch-search resume {status.name}")
     if status.tracking:
         notes.append(f"MLflow is behind and will catch up: {status.tracking}")
     return Group(table, *(Text(note) for note in notes))
+
+
+def _has_ended_well(status: ExperimentStatus) -> bool:
+    return status.driver == "FINISHED" and status.count("FINISHED") == len(status.runs)
 
 
 def duration(seconds: float | None) -> str:

@@ -67,6 +67,9 @@ def test_status_in_words_and_json(root: Root, invoke: Invoke) -> None:
     read = json.loads(invoke("status", "small", "--json"))
     assert [run["state"] for run in read["runs"]] == ["FAILED", "PENDING"]
     assert read["runs"][0]["values"]["val/subset_bits_per_byte"] == 3.0
+    assert "resume" not in shown, "it was never submitted"
+    root.experiment("small").write("driver.json", {"state": "FAILED", "reason": "no room"})
+    assert "go on: arch-search resume small" in invoke("status", "small")
     every = json.loads(invoke("status", "--json"))
     assert [one["name"] for one in every] == ["other", "small"]
     assert "small" in invoke("status")
