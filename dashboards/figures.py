@@ -1,5 +1,9 @@
 """The figures of a report, each a self-contained SVG: charts by Altair, drawn without a browser."""
 
+import json
+import re
+from collections.abc import Sequence
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -11,6 +15,7 @@ from arch_search.records import Experiment, curve_metric
 from dashboards.palette import INK, MUTED, SHADE, arm_colours, chart_style, mixer_colours
 
 WIDTH = 1_000
+LONG_NAME = 44  # characters of an arm's name on one line
 AN_OCTAVE = 4  # points of the loss by position for each doubling
 MANY_ARMS = 7  # more than these get a panel each, beside the baseline
 
@@ -42,7 +47,7 @@ def layout_strips(experiment: Experiment) -> alt.TopLevelMixin:
             x=alt.X(
                 "layer:O", title="layer", axis=alt.Axis(labelAngle=0, domain=False, ticks=False)
             ),
-            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis()),
+            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis(order)),
             color=alt.Color(
                 "mixer:N",
                 scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds]),
@@ -69,7 +74,7 @@ def forest(experiment: Experiment, comparison: Comparison, values: pd.DataFrame)
             for o in outcomes
         ]
     )  # fmt: skip
-    y = alt.Y("arm:N", sort=order, title=None, axis=row_axis())
+    y = alt.Y("arm:N", sort=order, title=None, axis=row_axis(order))
     way = {-1: " (lower is better)", 1: " (higher is better)", 0: ""}[direction(comparison.metric)]
     title = f"difference to {comparison.baseline} in {label(comparison.metric)}{way}"
     base = alt.Chart(found)
@@ -152,7 +157,7 @@ def throughput(experiment: Experiment, results: pd.DataFrame):
         .mark_point(filled=True, size=70, opacity=0.8)
         .encode(
             x=alt.X("speed:Q", title="tokens per second", scale=alt.Scale(zero=True)),
-            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis()),
+            y=alt.Y("arm:N", sort=order, title=None, axis=row_axis(order)),
             color=arm_colour(experiment, legend=False),
         )
         .properties(width=WIDTH - 200, height=alt.Step(28), title="Shared device: not to be ranked")
@@ -281,6 +286,18 @@ def arm_colour(experiment: Experiment, *, legend: bool, symbol: str = "stroke") 
     return alt.Color("arm:N", scale=scale, legend=shown)
 
 
-def row_axis() -> alt.Axis:
-    """The axis of a list of names."""
-    return alt.Axis(labelColor=INK, labelLimit=320, domain=False, ticks=False)
+def row_axis(names: Sequence[str] = ()) -> alt.Axis:
+    """The axis of a list of names; those that are too long for a line take several."""
+    folded = {name: _folded(name) for name in names if len(name) > LONG_NAME}
+    told = f"({json.dumps(folded)})[datum.label] || datum.label" if folded else alt.Undefined
+    return alt.Axis(labelColor=INK, labelLimit=320, labelExpr=told, domain=False, ticks=False)
+
+
+def _folded(name: str) -> list[str]:
+    """The name in lines of at most `LONG_NAME` characters, broken behind dashes where it can be."""
+    lines = [""]
+    for part in re.findall(r"[^-]*-|[^-]+", name):
+        if lines[-1] and len(lines[-1]) + len(part) > LONG_NAME:
+            lines.append("")
+        lines[-1] += part
+    return lines

@@ -47,7 +47,7 @@ def _strip(arms: Sequence[ArmSpec]) -> alt.Chart:
             for i, layer in enumerate(arm.model.layers)
         ]
     )
-    kinds = list(dict.fromkeys(rows["mixer"]))
+    kinds, names = list(dict.fromkeys(rows["mixer"])), [arm.name for arm in arms]
     colours, layers = mixer_colours(kinds), max(len(arm.model.layers) for arm in arms)
     width = min(CELL * layers, STRIP)
     every = next(step for step in (1, 2, 4, 8, 16) if layers / step <= MOST_LABELS)
@@ -57,7 +57,7 @@ def _strip(arms: Sequence[ArmSpec]) -> alt.Chart:
         .mark_rect(stroke="white", strokeWidth=1)
         .encode(
             x=alt.X("layer:O", title="layer", axis=axis),
-            y=alt.Y("arm:N", sort=[arm.name for arm in arms], title=None, axis=row_axis()),
+            y=alt.Y("arm:N", sort=names, title=None, axis=row_axis(names)),
             color=alt.Color(
                 "mixer:N",
                 scale=alt.Scale(domain=kinds, range=[colours[kind] for kind in kinds]),

@@ -1,5 +1,6 @@
 """The report: self-contained, true to the comparison, and drawn from whatever is there."""
 
+import json
 import math
 import os
 import re
@@ -183,3 +184,13 @@ def test_what_was_not_held_equal_is_said_with_its_size(planted):
     assert "parameters (+0.58 % in m2rnn-2-spread)" in said
     assert "state elements (−17 % in m2rnn-2-spread)" in said
     assert "flops" not in said
+
+
+def test_names_too_long_for_a_line_are_folded_not_cut():
+    name = "m2rnn-norm_clip-softplus_decay-outer-query_heads=1-key_heads=1-state=256"
+    told = figures.row_axis([name, "gru_fair"]).to_dict()["labelExpr"]
+    lines = json.loads(told.partition("({")[2].partition("})")[0].join("{}"))[name]
+    assert "".join(lines) == name
+    assert max(map(len, lines)) <= figures.LONG_NAME
+    assert "gru_fair" not in told
+    assert "labelExpr" not in figures.row_axis(["gru_fair"]).to_dict()
