@@ -16,6 +16,7 @@ from kernels.m2rnn.triton_math import (
 )
 from kernels.rnn.triton_parts import (
     add_outer,
+    cells_of,
     head_weight,
     receive,
     sigma,
@@ -42,11 +43,7 @@ def gru_forward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
     w = as_operand(head_weight(weight, n, 0, V, 1, BV), OPERAND)
     w_f = as_operand(head_weight(forget_weight, n, 0, V, 1, BV), OPERAND)
     w_r = as_operand(head_weight(recall_weight, n, 0, V, 1, BV), OPERAND)
@@ -80,11 +77,7 @@ def gru_backward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr, CLIP: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
     full = head_weight(weight, n, 0, V, 1, BV)
     full_f = head_weight(forget_weight, n, 0, V, 1, BV)
     full_r = head_weight(recall_weight, n, 0, V, 1, BV)

@@ -17,6 +17,7 @@ from kernels.m2rnn.triton_math import (
 )
 from kernels.rnn.triton_parts import (
     add_outer,
+    cells_of,
     head_weight,
     receive,
     sigma,
@@ -32,12 +33,8 @@ def lstm_forward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    gate_cells = (b * T * N + n)[:, None] * V * 4 + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
+    _, _, gate_cells, _ = cells_of(n, B, T, N, V, 4, BB, BV)
     w_i = as_operand(head_weight(weight, n, 0, V, 4, BV), OPERAND)
     w_f = as_operand(head_weight(weight, n, 1, V, 4, BV), OPERAND)
     w_o = as_operand(head_weight(weight, n, 2, V, 4, BV), OPERAND)
@@ -78,12 +75,8 @@ def lstm_backward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr, CLIP: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    gate_cells = (b * T * N + n)[:, None] * V * 4 + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
+    _, _, gate_cells, _ = cells_of(n, B, T, N, V, 4, BB, BV)
     full_i = head_weight(weight, n, 0, V, 4, BV)
     full_f = head_weight(weight, n, 1, V, 4, BV)
     full_o = head_weight(weight, n, 2, V, 4, BV)

@@ -27,6 +27,17 @@ def sigma(x, PRECISE: tl.constexpr):
 
 
 @triton.jit
+def cells_of(n, B, T, N, V: tl.constexpr, PARTS: tl.constexpr, BB: tl.constexpr, BV: tl.constexpr):
+    """Of head n and the program's sequences: their numbers (BB,), and (BB, BV) each: which cells
+    there are, where they stand at t = 0 in (B, T, N, PARTS V), and in a state (B, N, V)."""
+    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
+    v = tl.arange(0, BV)
+    inside = (b < B)[:, None] & (v < V)[None, :]
+    cells = (b * T * N + n)[:, None] * V * PARTS + v[None, :]
+    return b, inside, cells, (b * N + n)[:, None] * V + v[None, :]
+
+
+@triton.jit
 def head_weight(pointer, n, part, V: tl.constexpr, PARTS: tl.constexpr, BV: tl.constexpr):
     """Columns part * V to (part + 1) * V of head n's (V, PARTS V) weight: (BV, BV), float32."""
     i = tl.arange(0, BV)[:, None]

@@ -16,6 +16,7 @@ from kernels.m2rnn.triton_math import (
 )
 from kernels.rnn.triton_parts import (
     add_outer,
+    cells_of,
     head_weight,
     receive,
     store_weight,
@@ -30,11 +31,7 @@ def rnn_forward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
     w = as_operand(head_weight(weight, n, 0, V, 1, BV), OPERAND)
     h = tl.load(state + state_cells, mask=inside, other=0.0).to(tl.float32)  # (BB, BV)
     coming = tl.load(x + cells, mask=inside, other=0.0)
@@ -57,11 +54,7 @@ def rnn_backward(
     PRECISE: tl.constexpr, OPERAND: tl.constexpr, CLIP: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
-    b = (tl.program_id(1) * BB + tl.arange(0, BB)).to(tl.int64)
-    v = tl.arange(0, BV)
-    inside = (b < B)[:, None] & (v < V)[None, :]
-    cells = (b * T * N + n)[:, None] * V + v[None, :]
-    state_cells = (b * N + n)[:, None] * V + v[None, :]
+    b, inside, cells, state_cells = cells_of(n, B, T, N, V, 1, BB, BV)
     w = as_operand(tl.trans(head_weight(weight, n, 0, V, 1, BV)), OPERAND)
     c = tl.load(carry + state_cells, mask=inside, other=0.0)
     dw = tl.zeros((BV, BV), tl.float32)
