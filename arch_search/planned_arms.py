@@ -12,7 +12,7 @@ from arch_search.errors import UsageError
 from arch_search.experiment import DataFile, ExperimentFile, nearest, validate
 from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
-from arch_search.pattern import format_pattern, parse_pattern
+from arch_search.pattern import format_pattern
 from arch_search.plan_spec import ArmSpec
 from arch_search.planned_data import PlannedData, check_data, check_decoder, data_spec, find_data
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
@@ -163,14 +163,16 @@ def _counts(model: ModelSpec, length: int) -> dict[str, float]:
 
 
 def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
-    names = parse_pattern(file.model.pattern) if arm.changes else arm.layers
-    base = NamedModel(file=file, names=names)
+    try:
+        base = name_model(file) if arm.changes else NamedModel(file=file, names=arm.layers)
+    except UsageError as error:
+        raise UsageError(f"arms.explicit.{arm.name}: {error}") from None
     replaced = set(arm.replaced)
     layers = tuple(
         replace(base.layer(name, arm.options), init_salt=arm.init_salt)
         if i in replaced
         else base.layer(name, {})
-        for i, name in enumerate(names)
+        for i, name in enumerate(base.names)
     )
     model = ModelSpec(
         layers=layers,
@@ -184,7 +186,7 @@ def _arm_spec(arm: Arm, file: ExperimentFile, found: PlannedData) -> ArmSpec:
     return ArmSpec(
         name=arm.name,
         factors=arm.factors | (_declared_levels(file) if arm.changes else {}),
-        layout=format_pattern(names),
+        layout=format_pattern(base.names),
         model=model,
         counts=_counts(model, data.sequence_length),
         is_baseline=arm.is_baseline,

@@ -161,6 +161,15 @@ def test_a_mistake_in_a_file_is_named_with_its_line(root, tmp_path, old, new, li
     assert says in str(caught.value)
 
 
+def test_a_pattern_of_an_explicit_arm_is_read_as_strictly(root, tmp_path):
+    path = tmp_path / "experiment.yaml"
+    axes = WRONG_LINES[WRONG_LINES.index("arms:") : WRONG_LINES.index("evaluate:")]
+    arms = 'arms:\n  explicit:\n    one: {model: {pattern: "gdn*2 (attn"}}\n'
+    path.write_text(WRONG_LINES.replace(axes, arms))
+    with pytest.raises(UsageError, match=r"line 13: arms\.explicit\.one: model\.pattern: .*never"):
+        make_plan(path, root)
+
+
 def test_a_line_is_named_only_where_the_mistake_stands(root, tmp_path):
     path = tmp_path / "experiment.yaml"
     path.write_text(WRONG_LINES)
