@@ -1,6 +1,5 @@
 """Compare the arms of an experiment: what differs, how surely, and what could not be seen."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from arch_search.findings import (
     contrast_outcomes,
     contrast_sentences,
     estimable,
+    judged,
     sentences,
     verdict,
 )
@@ -42,6 +42,7 @@ from arch_search.statistics.linear import Estimate, Fit, fit_arms
 from arch_search.statistics.permutation import PermutationCheck, permutation_check
 from arch_search.statistics.unequal import NoisiestArm, noisiest_arm
 from arch_search.storage import Root
+from blocks.options import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,8 +187,7 @@ def metric_table(experiment: Experiment, metric: str) -> pd.DataFrame:
             f"`arch-search status {experiment.plan.name}`"
         )
     if metric not in known:
-        close = difflib.get_close_matches(metric, known, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(metric, known)
         raise UsageError(f"no run measured {metric!r}; measured were {', '.join(known)}.{hint}")
     rows = [
         (arm.name, run.planned.seed, float(run.metrics[metric]))
@@ -282,12 +282,7 @@ def _outcomes(
                 mean_low=mean.low if mean else None,
                 mean_high=mean.high if mean else None,
                 difference=difference.value if difference else None,
-                low=difference.low if difference else None,
-                high=difference.high if difference else None,
-                p_simultaneous=difference.p_simultaneous if difference else None,
-                p_holm=difference.p_holm if difference else None,
-                p_equivalence=difference.p_equivalence if difference else None,
-                resolvable=difference.resolvable if difference else None,
+                **judged(difference),
                 permutation_p=found.permutation.p.get(arm.name) if found.permutation else None,
                 verdict="baseline" if arm.name == baseline else judge(difference),
             )

@@ -5,7 +5,6 @@ overrides of the command line over them, and pydantic builds frozen dataclasses:
 reads is an error that names the nearest one.
 """
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -37,6 +36,7 @@ from arch_search.spec import (
 )
 from arch_search.sweep_spec import RangeSpec, SweepSpec, parse_share
 from arch_search.throughput.settings import ThroughputSpec
+from blocks.options import nearest_name
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
@@ -321,6 +321,6 @@ def _dataclass_at(cls: Any, keys: Sequence[str]) -> Any:
 
 def nearest(given: str, known: Sequence[str]) -> str:
     """'did you mean …? known: …' for an error message."""
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}known here: {', '.join(sorted(known))}"
+    near = nearest_name(given, known)
+    guess = f"did you mean {near!r}? " if near else ""
+    return f"{guess}known here: {', '.join(sorted(known)) or 'none'}"

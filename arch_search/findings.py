@@ -62,6 +62,12 @@ class ContrastOutcome:
     verdict: str = ""
 
 
+def judged(found: Estimate | None) -> dict[str, float | None]:
+    """What an outcome has of an estimate besides its value; all None without one."""
+    names = ("low", "high", "p_simultaneous", "p_holm", "p_equivalence", "resolvable")
+    return {name: getattr(found, name, None) for name in names}
+
+
 def verdict(
     found: Estimate | None, *, better: int, margin: float | None = None, share: float | None = None
 ) -> str:
@@ -104,12 +110,7 @@ def contrast_outcomes(
                 family=contrast.family,
                 text=contrast.text,
                 value=found.value if found else None,
-                low=found.low if found else None,
-                high=found.high if found else None,
-                p_simultaneous=found.p_simultaneous if found else None,
-                p_holm=found.p_holm if found else None,
-                p_equivalence=found.p_equivalence if found else None,
-                resolvable=found.resolvable if found else None,
+                **judged(found),
                 verdict=f"not compared: no linked run of {', '.join(missing)}" if missing else said,
             )
         )

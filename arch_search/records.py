@@ -1,6 +1,5 @@
 """What an experiment left under the storage root, read for comparison. Writes nothing, no torch."""
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from arch_search.plan_spec import ArmSpec, Plan, PlannedRun
 from arch_search.progress import run_state
 from arch_search.run_settings import EvaluationSpec
 from arch_search.storage import ExperimentFolder, Root, RunFolder
+from arch_search.unknown import unknown_experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ def read_experiment(name: str, root: Root | Path | str | None = None) -> Experim
     where = root if isinstance(root, Root) else Root(root)
     folder = where.experiment(name)
     if not (folder.path / "plan.json").is_file():
-        raise UsageError(_unknown(name, where))
+        raise UsageError(unknown_experiment(where, name))
     plan = folder.plan()
     arms = {arm.name: arm for arm in plan.arms}
     runs = tuple(
@@ -257,15 +257,3 @@ def _flat(prefix: str, values: dict[str, Any]) -> dict[str, Any]:
         nested = isinstance(value, dict)
         flat |= _flat(f"{prefix}/{key}", value) if nested else {f"{prefix}/{key}": value}
     return flat
-
-
-def _unknown(name: str, root: Root) -> str:
-    known = [folder.name for folder in root.experiments()] if root.path.is_dir() else []
-    if not known:
-        return (
-            f"no experiment {name!r}: nothing was submitted to {root.path} yet; "
-            "run `arch-search submit FILE` first, or set ARCH_SEARCH_ROOT"
-        )
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"no experiment {name!r} under {root.path}; there are: {', '.join(known)}.{hint}"

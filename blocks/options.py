@@ -16,8 +16,13 @@ def option(default: Any, help: str) -> Any:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """' Did you mean …?' for the nearest of `known`, or nothing if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest_name(word, known)
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """The one of `known` that was probably meant; empty if none is near."""
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), "")
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """`status`, `stop`, `resume`: they read the storage root and work after the driver died."""
 
-import difflib
 import json
 import sys
 import time
@@ -19,6 +18,7 @@ from arch_search.files import dump_json, write_once
 from arch_search.lease import is_live, settle
 from arch_search.progress import ExperimentStatus, has_driver, read_status
 from arch_search.storage import ExperimentFolder, Root
+from arch_search.unknown import unknown_experiment
 
 if TYPE_CHECKING:
     from arch_search.scheduling.launch import Launched
@@ -188,13 +188,7 @@ def find(root: Root, name: str) -> ExperimentFolder:
     """The folder of an experiment that exists. Raises UsageError naming the nearest."""
     folder = root.experiment(name)
     if not (folder.path / "plan.json").exists():
-        known = [one.name for one in root.experiments()]
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise UsageError(
-            f"no experiment {name!r} under {root.path}; there are: {', '.join(known) or 'none'}."
-            f"{meant}"
-        )
+        raise UsageError(unknown_experiment(root, name))
     return folder
 
 
