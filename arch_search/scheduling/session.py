@@ -19,6 +19,7 @@ from arch_search.errors import UsageError
 from arch_search.lease import process_lives, this_host
 from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.ray_folder import clear, clear_abandoned, make_folder
+from arch_search.scheduling.ray_start import start_ray
 
 OBJECT_STORE_BYTES = 100 * 2**20  # runs exchange files, not objects
 SUSPENDED_SECONDS = 20.0  # Ray itself gives up on a silent GCS after a minute
@@ -193,18 +194,19 @@ def start_local(
     set_authentication(own_cluster=True)
     _listen_to_this_machine_only()
     _quiet()
-    import ray
 
-    folder = make_folder()
-    say_folder(folder)
-    ray.init(
-        address="local",
+    def make() -> str:
+        folder = make_folder()
+        say_folder(folder)
+        return folder
+
+    folder = start_ray(
+        make,
         num_cpus=cpus or cpus_here(),
         include_dashboard=False,
         log_to_driver=False,
         configure_logging=False,
         object_store_memory=OBJECT_STORE_BYTES,
-        _temp_dir=f"{folder}/ray",
     )
     children = psutil.Process().children()
     return Session(folder=folder, services=[c for c in children if c.name() in SERVICES])
