@@ -11,6 +11,8 @@ from arch_search.search.outcome import front, rank_agreement, second_looks, toke
 from arch_search.search.study import Published, journal_file
 from arch_search.search.sweep import Sweep
 from arch_search.search.trials import Ledger, ledger_path
+from arch_search.sources import modules_of
+from blocks.registry import block_class
 
 from .conftest import Stub, story, submitted
 
@@ -264,3 +266,10 @@ def test_another_roots_study_is_refused(root, tmp_path, corpus):
     with pytest.raises(UsageError, match="another storage root"):
         Sweep.open(other, theirs)
     optuna.load_study(study_name=f"s-{plan.sweep_version[:8]}", storage=url)
+
+
+def test_a_job_takes_along_every_block_that_a_trial_may_have(root):
+    plan = submitted(root)
+    slots = {block_class(name).__module__ for name in plan.sweep.space.layout.slots}
+    assert len(slots) > len({layer.kind for layer in plan.arms[0].model.layers})
+    assert slots <= modules_of(plan)
