@@ -203,8 +203,8 @@ def _resolution(
     if visible:
         base = next(mean.mean for mean in model.means if mean.arm == model.baseline)
         yield (
-            f"With {counted(model.df, 'degree')} of freedom and a noise of {model.residual_sd:.2g} a "
-            "run once seeds are blocks, this design finds a true difference of "
+            f"With {counted(model.df, 'degree')} of freedom and a noise of {model.residual_sd:.2g} "
+            "a run once seeds are blocks, this design finds a true difference of "
             f"{_sizes(visible, abs(base))} four times in five."
         )
         if open_ and margin is not None and share is not None and max(visible) > margin:
