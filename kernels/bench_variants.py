@@ -29,9 +29,9 @@ def _forward(rows: tuple[int, ...] = (16, 32), **choices: object) -> dict[str, A
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "tiles' shares in float32": {"TILE_SHARE": torch.float32},
-    "sums behind each other": {"BESIDE": False, "PARTIAL_BYTES": 96 * 2**20},
-    "segments twice as long": {"PARTIAL_BYTES": 256 * 2**20},
+    "tiles' shares in bfloat16": {"TILE_SHARE": torch.bfloat16},
+    "sums beside the next scan": {"BESIDE": True, "PARTIAL_BYTES": 128 * 2**20},
+    "segments twice as long": {"PARTIAL_BYTES": 192 * 2**20},
     "forward asks the second-level cache": _forward(LEVEL=2),
     "forward asks the first-level cache": _forward(LEVEL=1),
     "forward asks no cache": _forward(LEVEL=0),
