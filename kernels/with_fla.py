@@ -54,7 +54,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Any
 ) -> tuple[Any, ...]:
     """Output, last state, and for the backward pass the summed log-decays and solved chunks."""
-    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_fwd
+    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_fwd  # pyright: ignore[reportMissingImports]
 
     total, output, solved, last, _, _ = chunk_gated_delta_rule_fwd(
         q=query, k=key, v=value, g=log_decay, beta=beta, scale=1.0, initial_state=state,
@@ -67,7 +67,7 @@ def _backward(
     query: Tensor, key: Tensor, value: Tensor, total: Tensor, beta: Tensor, solved: Tensor,
     state: Any, grad_output: Tensor, grad_last: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_bwd
+    from fla.ops.gated_delta_rule.chunk import chunk_gated_delta_rule_bwd  # pyright: ignore[reportMissingImports]
 
     dq, dk, dv, db, dg, dstate, _, _ = chunk_gated_delta_rule_bwd(
         q=query, k=key, v=value, g=total, beta=beta, A=solved, scale=1.0, initial_state=state,
@@ -134,7 +134,7 @@ def causal_convolution_fla(x: Tensor, weight: Tensor, bias: Tensor | None, *, si
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Any, silu: bool) -> Tensor:
-    from fla.modules.causal_conv1d.ops import causal_conv1d_fwd
+    from fla.modules.causal_conv1d.ops import causal_conv1d_fwd  # pyright: ignore[reportMissingImports]
 
     forward = cast(Any, causal_conv1d_fwd)
     activation = "silu" if silu else None
@@ -145,7 +145,7 @@ def _convolve(x: Tensor, weight: Tensor, bias: Any, silu: bool) -> Tensor:
 def _convolve_backward(
     x: Tensor, weight: Tensor, bias: Any, grad: Tensor, silu: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from fla.modules.causal_conv1d.ops import causal_conv1d_bwd
+    from fla.modules.causal_conv1d.ops import causal_conv1d_bwd  # pyright: ignore[reportMissingImports]
 
     backward = cast(Any, causal_conv1d_bwd)
     activation = "silu" if silu else None

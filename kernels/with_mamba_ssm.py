@@ -56,7 +56,7 @@ def _parts() -> Any:
         package = types.ModuleType("mamba_ssm")
         package.__path__ = list(found.submodule_search_locations)
         sys.modules["mamba_ssm"] = package
-    from mamba_ssm.ops.triton import ssd_combined
+    from mamba_ssm.ops.triton import ssd_combined  # pyright: ignore[reportMissingImports]
 
     return ssd_combined
 
