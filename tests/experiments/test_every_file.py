@@ -3,13 +3,13 @@
 Files are found by their names: a new one needs no line here. All smoke forms share one Ray session.
 """
 
-import contextlib
 import functools
+import json
 import math
-import time
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,16 @@ import yaml
 from arch_search.composition import load_mapping
 from arch_search.experiment import load
 from arch_search.plan_spec import Plan
-from arch_search.planned_data import require_data
-from arch_search.planning import make_plan, make_plans
-from arch_search.records import Experiment, read_experiment
-from arch_search.scheduling.dispatch import Dispatcher
-from arch_search.scheduling.session import Session, start_local
-from arch_search.scheduling.task import EXECUTE
+from arch_search.planning import make_plan
+from arch_search.records import read_experiment
 from arch_search.storage import Root
 from arch_search.throughput.lane import failures, measure
 from dashboards.report import make_report, report_files
 from dashboards.throughput import write_picture
 
+from .smoke_forms import ERRORS, SMOKE
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-SMOKE = "smoke"
 # In place of mixtures and trained tokenizers, whose preparation takes the most of a minute.
 ELSEWHERE = ("data.corpus=elsewhere", "data.tokenizer=elsewhere", "data.vocabulary=4096")
 
@@ -86,76 +83,19 @@ def test_a_file_plans_at_every_scale(file: Path, scale: str, planned: Callable[.
         assert {contrast.family for contrast in plan.contrasts} <= full
 
 
-@dataclass
-class Outcome:
-    """How the smoke form of one file came out: its records, or what went wrong."""
-
-    experiment: Experiment | None = None
-    errors: list[Exception] = field(default_factory=list)
-
-    def read(self) -> Experiment:
-        if self.errors:
-            raise self.errors[0]
-        assert self.experiment is not None
-        return self.experiment
-
-
 @pytest.fixture(scope="module")
-def outcomes(root: Root) -> dict[str, Outcome]:
-    """Every smoke form, run by the scheduler's own dispatcher on the workers of one session.
-
-    Learning rates first, for the files that tune them; then the comparisons, all side by side.
-    """
-    found = {file.stem: Outcome() for file in TRAINED}
-    with contextlib.closing(start_local()) as session:
-        for tuning in (True, False):
-            plans: dict[str, Plan] = {}
-            for file in TRAINED:
-                with _kept(found[file.stem]):
-                    plan, before = make_plans(file, root, [f"scale={SMOKE}"])
-                    require_data(plan)
-                    chosen = before if tuning else plan
-                    assert tuning or before is None, "the learning rates were not found"
-                    if chosen is not None:
-                        plans[file.stem] = chosen
-            _run(root, session, list(plans.values()))
-    for name, plan in plans.items():
-        with _kept(found[name]):
-            found[name].experiment = read_experiment(plan.name, root)
-    return found
-
-
-@contextlib.contextmanager
-def _kept(outcome: Outcome) -> Iterator[None]:
-    """One file's mistake is that file's failure alone."""
-    try:
-        yield
-    except Exception as error:
-        outcome.errors.append(error)
-
-
-def _run(root: Root, session: Session, plans: Sequence[Plan]) -> None:
-    dispatchers = []
-    for plan in plans:
-        for run in plan.runs:
-            root.run(run.hash).freeze(run.spec)
-        root.experiment(plan.name).write_plan(plan)
-        dispatchers.append(
-            Dispatcher(
-                root=root, folder=root.experiment(plan.name), plan=plan, session=session,
-                execute=EXECUTE, since=time.time(),
-            )
-        )  # fmt: skip
-    while dispatchers:
-        dispatchers = [one for one in dispatchers if one.tick(0.05)]
+def errors(root: Root) -> dict[str, str]:
+    """Every smoke form has run when this is there: what went wrong, by file."""
+    script = Path(__file__).with_name("smoke_forms.py")
+    subprocess.run([sys.executable, script, root.path, *TRAINED], check=True, timeout=540)
+    return json.loads((root.path / ERRORS).read_text())
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("file", TRAINED, ids=stem)
-def test_its_small_form_answers_what_it_asks(
-    file: Path, outcomes: dict[str, Outcome], tmp_path: Path
-):
-    experiment = outcomes[file.stem].read()
+def test_its_small_form_answers_what_it_asks(file: Path, errors: dict[str, str], root: Root):
+    assert file.stem not in errors, errors[file.stem]
+    experiment = read_experiment(f"{file.stem}-{SMOKE}", root)
     plan = experiment.plan
     assert not plan.resources.gpus, "a smoke form runs on a CPU"
     assert len(experiment.trained) == len(plan.runs), "a run did not finish"

@@ -75,13 +75,16 @@ def nodes() -> Iterator[Nodes]:
     head = start_node(home, "head", variables, "--head", f"--port={port}",
                       "--include-dashboard=false", f"--dashboard-port={dashboard}",
                       f"--ray-client-server-port={client}", f"--temp-dir={home}/a")  # fmt: skip
-    wait_for(lambda: b"Ray runtime started" in (home / "head").read_bytes(), 90)
-    second = start_node(home, "second", variables, f"--address={address}")
-    wait_for(lambda: b"Ray runtime started" in (home / "second").read_bytes(), 90)
-    yield Nodes(home, address, variables, head, second)
-    for node in (second, head):
-        kill_node(node)
-    shutil.rmtree(home, ignore_errors=True)
+    started = [head]
+    try:
+        wait_for(lambda: b"Ray runtime started" in (home / "head").read_bytes(), 90)
+        started.append(start_node(home, "second", variables, f"--address={address}"))
+        wait_for(lambda: b"Ray runtime started" in (home / "second").read_bytes(), 90)
+        yield Nodes(home, address, variables, *started)
+    finally:
+        for node in reversed(started):
+            kill_node(node)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def kill_node(node: subprocess.Popen[bytes]) -> None:
