@@ -12,12 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, read_json
 from arch_search.lease import process_lives, this_host, this_process
 
 PREFIX = "arch-search-"
 OWNER = "owner.json"
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 CLEAR_SECONDS = 5.0  # what the processes of a killed cluster get to be gone
 
 
@@ -29,13 +32,33 @@ def make_folder() -> str:
 
 
 def clear(folder: str) -> None:
-    """Remove such a folder; only ever one that we named."""
+    """Remove such a folder, and end what still works in it; only ever one that we named."""
     path = Path(folder or "/")
     if path.name.startswith(PREFIX) and path.parent == Path(tempfile.gettempdir()):
+        _end_services(folder)  # an agent that outlives its raylet would make the folder anew
         deadline = time.monotonic() + CLEAR_SECONDS
         while path.exists() and time.monotonic() < deadline:
             shutil.rmtree(path, ignore_errors=True)  # a dying service may still write into it
             time.sleep(0.1 if path.exists() else 0)
+
+
+def _end_services(folder: str) -> None:
+    """Kill what Ray runs in the folder, workers apart: they may yet save and say how they ended."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            uids = process.info["uids"]
+            if uids and uids.real == os.getuid() and _serves(process, f"{folder}/"):
+                process.kill()
+                found.append(process)
+    psutil.wait_procs(found, timeout=CLEAR_SECONDS)
+
+
+def _serves(process: psutil.Process, inside: str) -> bool:
+    command = " ".join(process.info["cmdline"] or ())
+    if command.startswith(AGENTS):  # they call themselves so, and hide their arguments
+        return any(file.path.startswith(inside) for file in process.open_files())
+    return "/ray/" in command.replace(inside, "") and inside in command
 
 
 def clear_abandoned() -> None:

@@ -1,15 +1,17 @@
 """A machine too busy for Ray to come up in its half minute: tried again, cleared up, said."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 import ray
 
-from arch_search.scheduling.ray_folder import make_folder
+from arch_search.scheduling.ray_folder import clear, make_folder
 from arch_search.scheduling.ray_start import TRIES, start_ray
 
+SLEEP = ("-c", "import time; time.sleep(600)")
 SLOW = "The current node timed out during startup. This could happen because some of the raylet …"
 
 
@@ -58,3 +60,26 @@ def test_another_failure_is_not_tried_again(slow) -> None:
         start_ray(make_folder)
     assert len(folders) == 1
     assert not Path(folders[0]).exists()
+
+
+def test_what_serves_a_folder_ends_with_it_and_workers_do_not() -> None:
+    folder = make_folder()
+    log = Path(folder, "agent.log")
+    log.touch()
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        with log.open() as opened:
+            return subprocess.Popen([name, *SLEEP], executable=sys.executable, stdin=opened)
+
+    agent, worker = start("ray::DashboardAgent"), start("ray::training/arm/0")
+    service = subprocess.Popen(["/ray/raylet", *SLEEP], executable=sys.executable)
+    other = subprocess.Popen(["tail", "-f", str(log)])
+    try:
+        clear(folder)
+        assert not Path(folder).exists()
+        assert agent.poll() is not None
+        assert [one.poll() for one in (worker, service, other)] == [None] * 3
+    finally:
+        for process in (agent, worker, service, other):
+            process.kill()
+            process.wait()
