@@ -120,11 +120,14 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     judge = partial(verdict, better=direction(metric), margin=found.margin, share=share)
     outcomes = _outcomes(experiment, metric, table, found, judge)
     rates = solved_rates(experiment, metric, table) if yes_or_no else ()
-    failures = () if yes_or_no else failure_rates(experiment, metric)
+    failures = failure_rates(experiment, metric)
     readings, no_seconds = read_at_equal_cost(experiment)
     if yes_or_no:
         outcomes = tuple(replace(o, verdict="") for o in outcomes)
-        said = rate_sentences(rates, metric.rsplit("/", 1)[-1])
+        said = (
+            *rate_sentences(rates, metric.rsplit("/", 1)[-1]),
+            *failure_sentences(failures),
+        )
     else:
         said = (
             *contrast_sentences(found.contrasts),

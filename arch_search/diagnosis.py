@@ -157,7 +157,7 @@ def _convolution() -> Finding:
             what="causal-conv1d",
             state="missing",
             found="not installed",
-            advice="short convolutions over packed documents then run in torch; see README, GPU",
+            advice="short convolutions then run in torch",
         )
     return Finding(what="causal-conv1d", state="ok", found=version)
 
