@@ -139,27 +139,22 @@ def _fla() -> Finding:
 
 
 def _mamba() -> Finding:
-    version = _version("mamba-ssm")
-    if version is None:
-        return Finding(
-            what="mamba-ssm",
-            state="missing",
-            found="not installed",
-            advice="Mamba-2 then runs in torch; see README, GPU",
-        )
-    return Finding(what="mamba-ssm", state="ok", found=version)
+    return _optional("mamba-ssm", "Mamba-2 then runs in torch; see README, GPU")
 
 
 def _convolution() -> Finding:
-    version = _version("causal-conv1d")
-    if version is None:
-        return Finding(
-            what="causal-conv1d",
-            state="missing",
-            found="not installed",
-            advice="short convolutions then run in torch",
-        )
-    return Finding(what="causal-conv1d", state="ok", found=version)
+    return _optional("causal-conv1d", "short convolutions then run in torch")
+
+
+def _optional(package: str, advice: str) -> Finding:
+    """A package that may be absent, with what is then different."""
+    version = _version(package)
+    return Finding(
+        what=package,
+        state="ok" if version else "missing",
+        found=version or "not installed",
+        advice="" if version else advice,
+    )
 
 
 def _ray() -> Finding:
@@ -185,13 +180,7 @@ def _extras() -> Iterator[Finding]:
         "datasets": "data of the hub, and tokenised sets",
     }
     for package, use in uses.items():
-        version = _version(package)
-        yield Finding(
-            what=package,
-            state="ok" if version else "missing",
-            found=version or "not installed",
-            advice="" if version else f"only for {use}",
-        )
+        yield _optional(package, f"only for {use}")
 
 
 def _root(root: Root) -> Iterator[Finding]:
