@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -90,9 +91,12 @@ def test_rebuild_fills_an_mlflow_from_the_root(
 def test_doctor_says_in_one_screen_what_is_there(
     root: Root, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(ROOT_VARIABLE, str(root.path / "deep" / ("long" * 30)))
+    monkeypatch.setattr(sys, "executable", f"/where/{'long' * 30}/python3")
     code, out, err = invoke("doctor")
     assert (code, err) == (0, "")
     assert len(out.splitlines()) <= 24
+    assert re.search(r"at /where/long\w*…\w*/python3", out)
     for what in ("python", "torch", "triton", "fla", "mamba-ssm", "ray", "mlflow", "disk", "git"):
         assert what in out
     code, out, _ = invoke("doctor", "--json", "--tracking", "http://me:word123@127.0.0.1:9")
