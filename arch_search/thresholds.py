@@ -22,6 +22,7 @@ RATIO = "collapse/ratio"
 LEVEL = 0.95
 PUBLISHED = (5.172, -4.469)  # slope and intercept of Mamba-2's forget threshold
 RATES = (1e-3, 50.0)  # of the exponential form, over the largest state size: from a line to a cliff
+EDGE = 1.001  # times the least squared error: a line or a cliff that comes so near fits as well
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,7 @@ class ThresholdFit:
     coefficients: dict[str, Coefficient]
     r_squared: float
     points: int
+    undetermined: bool = False  # exponential: a line or a step fits as well, and no interval holds
 
     def at(self, millions: np.ndarray) -> np.ndarray:
         """T in thousands of tokens."""
@@ -212,7 +214,8 @@ def _exponential(millions: np.ndarray, thousands: np.ndarray, what: str) -> Thre
     )
     freedom = len(thousands) - 3
     half = np.full(3, np.inf)
-    if freedom > 0:
+    undetermined = min(solve(edge)[1] for edge in RATES) <= error * EDGE
+    if freedom > 0 and not undetermined:
         covariance = np.linalg.pinv(jacobian.T @ jacobian) * error / freedom
         half = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(covariance))
     named = (("scale", scale, 1.0), ("rate", rate, largest), ("intercept", intercept, 1.0))
@@ -230,6 +233,7 @@ def _exponential(millions: np.ndarray, thousands: np.ndarray, what: str) -> Thre
         coefficients=coefficients,
         r_squared=_r_squared(thousands, scale * np.expm1(rate * share) + intercept),
         points=len(thousands),
+        undetermined=undetermined,
     )
 
 
@@ -250,6 +254,11 @@ def fit_sentence(fit: ThresholdFit) -> str:
         form = f"{shown['slope']} N + {shown['intercept']}"
     else:
         form = f"{shown['scale']} (exp({shown['rate']} N) - 1) + {shown['intercept']}"
+    if fit.undetermined:
+        return (
+            f"{what}, {fit.form}: {fit.points} points do not determine it, a line or a step "
+            f"fits as well; R² {fit.r_squared:.3f}"
+        )
     if fit.form == "linear" and not np.isfinite(fit.r_squared):
         return (
             f"{what}: {1e3 * fit.coefficients['intercept'].value:,.0f} tokens at every state size "

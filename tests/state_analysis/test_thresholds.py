@@ -79,6 +79,24 @@ def test_a_toy_grid_is_as_well_conditioned_as_the_published_one():
     _, exponential = fit_thresholds(made, "forget")
     assert exponential.coefficients["rate"].value == pytest.approx(1e6 / 3_000, rel=0.05)
     assert exponential.r_squared > 0.999
+    assert not exponential.undetermined
+    assert exponential.coefficients["rate"].low is not None
+
+
+@pytest.mark.parametrize(
+    "sizes, tokens",
+    [
+        ([500, 2_000, 8_000], [64, 64, 256]),  # a step
+        ([500, 2_000, 8_000], [64, 256, 256]),  # bends the other way: a line is nearest
+        ([2_000, 4_000, 6_000], [64, 160, 256]),  # a line
+    ],
+)
+def test_an_exponential_that_the_points_do_not_determine_has_no_intervals(sizes, tokens):
+    made = [threshold(n, t + more) for n, t in zip(sizes, tokens, strict=True) for more in (0, 32)]
+    _, exponential = fit_thresholds(made, "forget")
+    assert exponential.undetermined
+    assert {c.low for c in exponential.coefficients.values()} == {None}
+    assert "do not determine it" in fit_sentence(exponential)
 
 
 def test_too_few_sizes_are_not_fitted():
