@@ -45,6 +45,8 @@ class ResourceSpec:
     backends: the one that each kernel must run on, by its name (kernels.backends.BACKENDS); others
     take the fastest that proves right where the run is.
     compile: whether torch.compile fuses what stands around the kernels; None: on a GPU.
+    graphs: on a GPU, a step's gradients are recorded once for each shape of batch, and repeated as
+    one CUDA graph: for small runs, whose kernels take less time than launching them.
     tuned: the hash of tuned kernel configurations, as a result names them, to run with.
     packed: runs share GPUs, as many on each as their memory, measured beforehand, and the
     processors allow; `gpus` is then 1.
@@ -60,6 +62,7 @@ class ResourceSpec:
     stall_seconds: NonNegativeFloat = 1_800
     backends: dict[str, str] = field(default_factory=dict)
     compile: bool | None = None
+    graphs: bool = False
     tuned: str = ""
 
     def __post_init__(self) -> None:

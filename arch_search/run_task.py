@@ -62,6 +62,8 @@ def execute(
             "micro_batch": trained.progress.micro_batch,
             "earlier_attempts": earlier,
         }
+        if trained.graphs:
+            result["environment"]["graphs"] = trained.graphs
         result |= trained.kernels
         if 0 < resources.gpus < 1:
             result["environment"]["device_share"] = resources.gpus  # its speed is not to be ranked

@@ -17,7 +17,11 @@ from arch_search.devices import autocast, device_for
 from arch_search.errors import Diverged, Stopped
 from arch_search.feeding import AHEAD, feed, on_device
 from arch_search.metrics import PeakMemory, Stopwatch
-from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
+from arch_search.micro_batches import (
+    accumulate_gradients,
+    accumulate_within_memory,
+    inputs_and_targets,
+)
 from arch_search.model import (
     LanguageModel,
     branch_scales,
@@ -35,6 +39,7 @@ from arch_search.segments import cut_rows, first_segment, row_length
 from arch_search.spec import RunSpec
 from arch_search.start_check import check_start
 from arch_search.starting import start_folder
+from arch_search.step_graphs import Gradients, StepGraphs
 from arch_search.streams import Stream, held_out, open_hash, open_stream
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.validation import validate
@@ -99,6 +104,7 @@ class Trained:
     model: LanguageModel
     progress: Progress
     kernels: dict[str, object]  # tuned configurations, on a GPU
+    graphs: str = ""  # which steps went by a CUDA graph, where that was asked for
 
 
 def train(
@@ -156,6 +162,25 @@ def train(
             "the batch and the order of its tokens stay"
         )
 
+    def plain(rows: Tensor, resets: Tensor | None, parts: int) -> Tensor:
+        return accumulate_within_memory(
+            model, rows, progress.micro_batch * parts, spec.train.precision, resets,
+            halved=lambda size: halve(-(-size // parts)), truncate=spec.train.truncate,
+        )  # fmt: skip
+
+    def bare(rows: Tensor, resets: Tensor | None, parts: int) -> Tensor:
+        return accumulate_gradients(
+            model, rows, progress.micro_batch * parts, spec.train.precision, resets,
+            truncate=spec.train.truncate,
+        )  # fmt: skip
+
+    graphs: StepGraphs | None = None
+    if resources.graphs and device.type == "cuda":
+        graphs = StepGraphs(
+            model, plain=plain, bare=bare, size=lambda: progress.micro_batch, told=attempt.event
+        )
+    gradients: Gradients = plain if graphs is None else graphs
+
     starts = stream.resets if spec.data.reset and isinstance(stream, TrainingStream) else None
     rows, resets, parts = cut_rows(
         on_device(stream.batch(progress.step), device),
@@ -192,11 +217,7 @@ def train(
         share = learning_rate_share(step, spec.steps, spec.train.schedule)
         set_learning_rate(optimiser, share * spec.train.optimiser.learning_rate)
         rows, resets, parts = cut_rows(fed.tokens, fed.resets, row_length(spec.data, step))
-        loss = accumulate_within_memory(
-            model, rows, progress.micro_batch * parts, spec.train.precision, resets,
-            halved=lambda size, parts=parts: halve(-(-size // parts)),
-            truncate=spec.train.truncate,
-        )  # fmt: skip
+        loss = gradients(rows, resets, parts)
         norm = clip_gradients(model, spec.train.optimiser.gradient_clip)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
@@ -234,7 +255,8 @@ def train(
 
     if late := kernels.tuned_since():
         attempt.event(f"tuned amid training, in the clock: {', '.join(late)}")
-    return Trained(model=model, progress=progress, kernels=kernels.record())
+    used = "" if graphs is None else graphs.used()
+    return Trained(model=model, progress=progress, kernels=kernels.record(), graphs=used)
 
 
 def _scales(
