@@ -38,6 +38,9 @@ def throughput(
     address: Annotated[
         str | None, typer.Option("--address", help="A running Ray cluster; this machine if not.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the cells that the record there has.")
+    ] = False,
     redraw: Annotated[
         bool, typer.Option("--redraw", help="Only tables and picture of the record that is there.")
     ] = False,
@@ -58,7 +61,7 @@ def throughput(
     if redraw:
         record = require_record(root, plan.name)
     else:
-        record = _measure(root, plan, chosen, spec, local=local, address=address)
+        record = _measure(root, plan, chosen, spec, resume, local=local, address=address)
     written = _write(root, record)
     behind = "" if redraw else _log(root, plan, record, written)
     if as_json:
@@ -112,23 +115,24 @@ def _measure(
     plan: Plan,
     arms: tuple[ArmSpec, ...],
     spec: ThroughputSpec,
+    resume: bool,
     *,
     local: bool,
     address: str | None,
 ) -> Record:
     from arch_search.throughput.alone import WHERE, measure_and_keep
 
-    given = (str(root.path), plan.name, arms, spec, plan.resources)
-    if local:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-        try:
-            return measure_and_keep(*given)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    from arch_search.scheduling.whole_device import call_alone
+    given = (str(root.path), plan.name, arms, spec)
+    try:
+        if local:
+            logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+            return measure_and_keep(*given, plan.resources, resume)
+        from arch_search.scheduling.whole_device import call_alone
 
-    whole = replace(plan.resources, gpus=float(-(-plan.resources.gpus // 1)))
-    return call_alone(WHERE, *given[:-1], whole, resources=whole, address=address)
+        whole = replace(plan.resources, gpus=float(-(-plan.resources.gpus // 1)))
+        return call_alone(WHERE, *given, whole, resume, resources=whole, address=address)
+    except ValueError as error:  # a worker's comes with its traceback, and has the error as cause
+        raise UsageError(str(getattr(error, "cause", error))) from None
 
 
 def _write(root: Root, record: Record) -> list[Path]:

@@ -9,7 +9,7 @@ from arch_search.plan_spec import ArmSpec
 from arch_search.run_settings import ResourceSpec
 from arch_search.storage import Root
 from arch_search.throughput.lane import measure
-from arch_search.throughput.record import Record, write_record
+from arch_search.throughput.record import Record, read_record, write_record
 from arch_search.throughput.settings import ThroughputSpec
 
 WHERE = f"{__name__}:measure_and_keep"
@@ -21,11 +21,15 @@ def measure_and_keep(
     arms: tuple[ArmSpec, ...],
     spec: ThroughputSpec,
     resources: ResourceSpec,
+    resume: bool = False,
 ) -> Record:
     """Time the arms on this process's device and write the record after each cell.
 
+    Args:
+        resume: keep the cells of the record that is there.
     Raises:
-        ValueError: there is no such device here, or the settings do not fit the arms.
+        ValueError: there is no such device here, the settings do not fit the arms, or the record
+            that is there timed something else.
     """
     root = Root(Path(root_path))
     device = device_for(resources)
@@ -38,5 +42,6 @@ def measure_and_keep(
         device=device,
         resources=resources,
         tuned=root.path / "tuned",
+        before=read_record(root, experiment) if resume else None,
         report=lambda record: write_record(root, record),
     )

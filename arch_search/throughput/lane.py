@@ -25,6 +25,7 @@ from arch_search.throughput.flops import (
     utilisation,
 )
 from arch_search.throughput.record import OK, OUT_OF_MEMORY, Record
+from arch_search.throughput.resuming import kept_rows, what_is_timed
 from arch_search.throughput.settings import Cell, ThroughputSpec, cells_of
 from arch_search.throughput.timing import summarise, summarise_ratio
 from arch_search.warm_up import compiles
@@ -57,6 +58,7 @@ def measure(
     device: torch.device,
     resources: ResourceSpec = SIMPLE,
     tuned: Path | None = None,
+    before: Record | None = None,
     report: Callable[[Record], object] = lambda record: None,
 ) -> Record:
     """Time every arm at every cell; a cell that fails for an arm says why and ends nothing.
@@ -65,31 +67,39 @@ def measure(
         resources: `micro_batch` sequences make a training batch here (0: the first arm's whole
             batch); backends, compilation and tuned configurations are as in training.
         tuned: the folder that `resources.tuned` is kept in.
+        before: an earlier record, whose cells are kept where all arms have them.
         report: told the record after each cell, so that little is lost if this process ends.
     Raises:
-        ValueError: the settings do not fit the arms.
+        ValueError: the settings do not fit the arms, or `before` timed something else.
     """
     ask_for(resources.backends)
     data = arms[0].data
     batch = min(resources.micro_batch or data.batch, data.batch)
     cells = cells_of(spec, batch=batch, length=data.sequence_length)
     record, begun = _begin(experiment, arms, spec, device, resources), time.monotonic()
+    rows = {} if before is None else kept_rows(before, record, cells)
+    if before is not None and rows:
+        record["notes"].append(f"{len(rows)} of {len(cells)} cells are of {before['measured']}")
     parks = _must_park(arms, device)
     contenders = [
         Contender(arm, device, resources=resources, tuned=tuned, parks=parks) for arm in arms
     ]
     for cell in cells:
-        times = _take_turns(contenders, cell, spec)
-        rows = [_row(one.arm, cell, times, arms[0].name, record["peak"]) for one in contenders]
-        record["cells"] += rows
+        if cell.label not in rows:
+            times = _take_turns(contenders, cell, spec)
+            rows[cell.label] = [
+                _row(one.arm, cell, times, arms[0].name, record["peak"]) for one in contenders
+            ]
+            log.info("%s done after %.0f s", cell.label, time.monotonic() - begun)
+        record["cells"] = [row for one in cells for row in rows.get(one.label, ())]
         if cell is cells[0]:
             record["arms"] = {
                 one.arm.name: _headline(one.arm, row, record)
-                for one, row in zip(contenders, rows, strict=True)
+                for one, row in zip(contenders, rows[cell.label], strict=True)
             }
         for one in contenders:
-            record["arms"][one.arm.name]["backends"] = dict(one.backends)
-        log.info("%s done after %.0f s", cell.label, time.monotonic() - begun)
+            used = {} if before is None else before["arms"][one.arm.name]["backends"]
+            record["arms"][one.arm.name]["backends"] = used | one.backends
         report(record)
     return record
 
@@ -140,6 +150,8 @@ def _begin(
         "baseline": arms[0].name,
         "peak": _peak(spec, device, name, precision),
         "settings": asdict(spec),
+        "timed": what_is_timed(arms),
+        "resources": [resources.micro_batch, resources.backends, resources.tuned],
         "environment": describe_environment(device),
         "rankable": foreign <= FOREIGN_BYTES,
         "notes": notes,

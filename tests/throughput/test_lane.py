@@ -110,6 +110,51 @@ def test_arms_take_turns_and_the_first_turns_of_all_come_before_any_that_counts(
     assert found["arms"]["baseline"]["n"] == 2
 
 
+def test_a_measurement_goes_on_where_it_was_cut(plan, record, monkeypatch):
+    """Two cells are missing, as if cut before them, one of them because of a failure."""
+    spec = ThroughputSpec(**record["settings"])
+    cut = json.loads(json.dumps(record))
+    cut["cells"] = [row for row in cut["cells"] if row["kind"] != "decode"]
+    cut["cells"][3]["state"] = "failed: RuntimeError: no"  # one arm at the second cell
+    timed, states = [], []
+    real = Contender.turn
+
+    def noted(self, cell, spec):
+        timed.append((self.arm.name, cell.label))
+        return real(self, cell, spec)
+
+    def keep(now):
+        states.append(json.loads(json.dumps(now)))
+
+    monkeypatch.setattr(Contender, "turn", noted)
+    found = measure(plan.name, plan.arms, spec, device=CPU, before=cut, report=keep)
+    again = {cell for _, cell in timed}
+    assert len(again) == 2
+    assert {label.split()[0] for label in again} == {"train", "decode"}
+    assert len(states[0]["cells"]) == len(record["cells"]) - 4  # what is kept is never dropped
+    where = [(row["arm"], row["kind"], row["batch"], row["length"]) for row in record["cells"]]
+    assert [(r["arm"], r["kind"], r["batch"], r["length"]) for r in found["cells"]] == where
+    same = [a == b for a, b in zip(found["cells"], record["cells"], strict=True)]
+    assert sum(same) == len(same) - 4
+    assert found["arms"]["recurrent"]["backends"] == record["arms"]["recurrent"]["backends"]
+    assert f"4 of 6 cells are of {record['measured']}" in found["notes"]
+    assert not failures(found)
+
+
+def test_what_timed_something_else_is_not_gone_on_with(plan, record):
+    spec = ThroughputSpec(**{**record["settings"], "steps": 7})
+    with pytest.raises(ValueError, match="other settings; measure anew"):
+        measure(plan.name, plan.arms, spec, device=CPU, before=record)
+    older = {**record, "environment": {**record["environment"], "git_commit": "abc"}}
+    spec = ThroughputSpec(**record["settings"])
+    with pytest.raises(ValueError, match="other code"):
+        measure(plan.name, plan.arms, spec, device=CPU, before=older)
+    with pytest.raises(ValueError, match="other arms"):
+        measure(plan.name, plan.arms[:1], spec, device=CPU, before=record)
+    first = ThroughputSpec(**{**record["settings"], "prefill": (), "decode": ()})  # fewer cells
+    assert measure(plan.name, plan.arms, first, device=CPU, before=record)["cells"]
+
+
 def test_a_step_changes_the_weights_as_training_does(plan):
     one = Contender(plan.arms[0], CPU, resources=ResourceSpec())
     before = {name: p.detach().clone() for name, p in one.model.named_parameters()}

@@ -86,3 +86,23 @@ def test_a_record_can_be_drawn_again(command, file, record, tmp_path):
     assert code == 0
     assert "small.svg" in out
     assert (tmp_path / "throughput" / "small.svg").exists()
+
+
+def test_a_cut_record_is_gone_on_with_or_refused_in_a_line(command, file, tmp_path):
+    code, _, err = command(str(file), FEW, "--local", "--resume")  # nothing there: from the start
+    assert code == 0, err
+    kept = tmp_path / "throughput" / "small.json"
+    record = json.loads(kept.read_text())
+    train = [row for row in record["cells"] if row["kind"] == "train"]
+    write_record(Root(tmp_path), {**record, "cells": train})
+    code, out, err = command(str(file), FEW, "--local", "--resume")
+    assert code == 0, err
+    assert "- 3 of 4 cells are of" in out
+    cells = json.loads(kept.read_text())["cells"]
+    assert (cells[: len(train)], [row["kind"] for row in cells[len(train) :]]) == (
+        train,
+        ["decode", "decode"],
+    )
+    code, _, err = command(str(file), FEW.replace("steps: 1", "steps: 2"), "--local", "--resume")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "other settings" in err
