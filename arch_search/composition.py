@@ -180,7 +180,17 @@ def _conf_folder(path: Path) -> Path:
 
 
 def _override(merged: DictConfig | ListConfig, text: str) -> None:
-    """Set `key=value`: a mapping is merged into a mapping, anything else takes the old's place."""
+    """Set `key=value`: a mapping is merged into a mapping, anything else takes the old's place.
+
+    `~key` leaves out what the file has there, as in Hydra.
+    """
+    if text.startswith("~"):
+        where, _, name = text[1:].rpartition(".")
+        parent = OmegaConf.select(merged, where) if where else merged
+        if not isinstance(parent, DictConfig) or name not in parent:
+            raise UsageError(f"override {text!r}: the file has no {text[1:]!r} to leave out")
+        del parent[name]
+        return
     key, equals, _ = text.partition("=")
     if not equals or not key:
         raise UsageError(f"override {text!r} is not key=value, as in train.tokens=1M")

@@ -32,6 +32,14 @@ def test_counts(text, value):
     assert parse_count(text) == value
 
 
+def test_an_override_leaves_a_part_of_the_file_out():
+    assert load(FIRST).arms.cells
+    found = load(FIRST, ["~arms.cells", "~hold"])
+    assert found.arms.replace == load(FIRST).arms.replace
+    assert not found.arms.cells
+    assert not found.hold
+
+
 @pytest.mark.parametrize("text, value", [("0.3%", 0.003), ("0.003", 0.003), (0.5, 0.5)])
 def test_shares(text, value):
     assert parse_share(text) == pytest.approx(value)
@@ -71,6 +79,8 @@ def test_shares(text, value):
         ("train.schedule.warmup=1.5", "less than or equal to 1"),
         ("train.optimiser.learning_rate=0", "greater than 0"),
         ("seeds", "is not key=value"),
+        ("~armss", "the file has no 'armss' to leave out"),
+        ("~arms.vary", "the file has no 'arms.vary' to leave out"),
     ],
 )
 def test_a_wrong_key_or_value_is_one_line_that_says_what_to_do(override, says):
