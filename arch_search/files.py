@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,34 @@ def read_json(path: Path) -> Any | None:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise UsageError(
-            f"{path} is damaged: it is not JSON ({error}). Put it back from a copy, or remove it "
-            "and resume the experiment: what it said is then done again"
-        ) from None
+        raise _damaged(path, f"it is not JSON ({error})") from None
+
+
+def read_object(path: Path, parts: Mapping[str, type]) -> dict[str, Any] | None:
+    """A JSON object that has at least `parts`, each of its type; None if there is no such file.
+
+    Raises:
+        UsageError: as `read_json`, or a part is not there, or is no such thing. What stands under
+            "metrics" must be numbers.
+    """
+    value = read_json(path)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise _damaged(path, "it holds no object")
+    for name, kind in parts.items():
+        if not isinstance(value.get(name), kind):
+            raise _damaged(path, f"{name!r} is missing, or not what it should be")
+    if not all(isinstance(number, int | float) for number in value.get("metrics", {}).values()):
+        raise _damaged(path, "'metrics' has what is no number")
+    return value
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"{path} is damaged: {why}. Put it back from a copy, or remove it and resume the "
+        "experiment: what it said is then done again"
+    )
 
 
 def dump_json(value: Any) -> str:

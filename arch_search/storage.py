@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from arch_search.errors import UsageError
-from arch_search.files import dump_json, read_json, write_atomic, write_once
+from arch_search.files import dump_json, read_json, read_object, write_atomic, write_once
 from arch_search.plan_spec import Plan, plan_to_json, read_plan
 from arch_search.run_settings import EvaluationSpec
 from arch_search.spec import RunSpec, run_from_json, run_to_json
@@ -23,6 +23,8 @@ from arch_search.spec import RunSpec, run_from_json, run_to_json
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 HASH = re.compile(r"[0-9a-f]{8,64}")
 ROOT_VARIABLE = "ARCH_SEARCH_ROOT"
+RESULT = {"state": str, "metrics": dict}
+EVALUATION = {"task": dict, "metrics": dict, "tables": dict}
 
 
 def _listed(folder: Path) -> list[str]:
@@ -45,18 +47,18 @@ class AttemptFolder:
 
     def lease(self) -> dict[str, Any]:
         """Who holds or held it; an attempt's folder never exists without it."""
-        return read_json(self.path / "lease.json") or {}
+        return read_object(self.path / "lease.json", {}) or {}
 
     def environment(self) -> dict[str, Any]:
         """The versions and the device that it ran on; empty until the worker has said so."""
-        return read_json(self.path / "environment.json") or {}
+        return read_object(self.path / "environment.json", {}) or {}
 
     def write_environment(self, environment: dict[str, Any]) -> None:
         write_atomic(self.path / "environment.json", dump_json(environment))
 
     def end(self) -> dict[str, Any] | None:
         """How it ended: state, reason, step, time; None while nobody has said so."""
-        return read_json(self.path / "end.json")
+        return read_object(self.path / "end.json", {"state": str})
 
     def write_end(
         self, state: str, reason: str, *, step: int, time: float, final: bool = False
@@ -124,7 +126,7 @@ class RunFolder:
 
     def result(self) -> dict[str, Any] | None:
         """What the finished run reports; None before."""
-        return read_json(self.path / "result.json")
+        return read_object(self.path / "result.json", RESULT)
 
     def write_result(self, result: dict[str, Any]) -> bool:
         return write_once(self.path / "result.json", dump_json(result))
@@ -137,12 +139,13 @@ class RunFolder:
         Args:
             step: of the checkpoint of that step; of the finished run if None.
         """
-        return read_json(self._evaluation_file(evaluation, step))
+        return read_object(self._evaluation_file(evaluation, step), EVALUATION)
 
     def evaluations(self) -> tuple[dict[str, Any], ...]:
         """All that was evaluated of the finished run, whoever asked for it, in a fixed order."""
         files = sorted((self.path / "evaluations").glob("*.json"))
-        return tuple(value for file in files if (value := read_json(file)) is not None)
+        found = (read_object(file, EVALUATION) for file in files)
+        return tuple(value for value in found if value is not None)
 
     def write_evaluation(
         self,

@@ -97,11 +97,22 @@ def test_a_damaged_plan_is_one_line_hides_no_other_and_can_be_replaced(
 
 
 @pytest.mark.parametrize("name", ["result.json", "attempts/0001/end.json"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"state": "FINI',
+        "[]",
+        "3",
+        "{}",
+        '{"state": 3, "metrics": {}}',
+        '{"state": "FINISHED", "metrics": {"loss": "low"}}',
+    ],
+)
 def test_a_damaged_record_is_one_line_that_names_the_file(
-    root: Root, invoke: Invoke, name: str
+    root: Root, invoke: Invoke, name: str, content: str
 ) -> None:
     planned = root.experiment("small").plan().runs[0]
-    (root.run(planned.hash).path / name).write_text('{"state": "FINI')
+    (root.run(planned.hash).path / name).write_text(content)
     with pytest.raises(UsageError, match=f"{planned.hash}/{name} is damaged: .* resume"):
         invoke("status", "small")
     assert "UNREADABLE" in invoke("status")
