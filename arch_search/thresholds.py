@@ -238,8 +238,10 @@ def _exponential(millions: np.ndarray, thousands: np.ndarray, what: str) -> Thre
 
 
 def _r_squared(values: np.ndarray, fitted: np.ndarray) -> float:
+    if np.ptp(values) == 0:  # the mean of equal values may be off by a rounding
+        return float("nan")
     total = float(((values - values.mean()) ** 2).sum())
-    return 1 - float(((values - fitted) ** 2).sum()) / total if total > 0 else float("nan")
+    return 1 - float(((values - fitted) ** 2).sum()) / total
 
 
 def fit_sentence(fit: ThresholdFit) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,22 +173,25 @@ def _cells(grid: Grid, factor: float) -> alt.LayerChart | alt.FacetChart:
 
 def _curve(grid: Grid, what: str) -> alt.LayerChart | alt.FacetChart:
     found, fits = grid.found, grid.fits[what]
+    at = Counter((t.state_elements, getattr(t, what)) for t in found if getattr(t, what))
     rows = [
-        {"size": t.state_elements, "tokens": getattr(t, what)} for t in found if getattr(t, what)
+        {"size": size, "tokens": tokens, "seeds": seeds, "label": f"×{seeds}" if seeds > 1 else ""}
+        for (size, tokens), seeds in at.items()
     ]
     sizes = np.linspace(min(t.state_elements for t in found),
                         max(t.state_elements for t in found), 100)  # fmt: skip
     lines = [
         {"size": size, "tokens": 1e3 * value, "fit": fit.form}
         for fit in fits
+        if not fit.undetermined
         for size, value in zip(sizes, fit.at(sizes / 1e6), strict=True)
     ]
     x = alt.X("size:Q", title="state elements", axis=alt.Axis(format="~s", tickCount=5))
     y = alt.Y("tokens:Q", title=WHATS[what], scale=alt.Scale(zero=True))
+    points = alt.Chart(pd.DataFrame(rows, columns=["size", "tokens", "seeds", "label"]))
     layers: list[alt.Chart] = [
-        alt.Chart(pd.DataFrame(rows, columns=["size", "tokens"]))
-        .mark_point(size=70, filled=True, color=BASELINE, opacity=0.8)
-        .encode(x=x, y=y)
+        points.mark_point(size=70, filled=True, color=BASELINE, opacity=0.8).encode(x=x, y=y),
+        points.mark_text(dx=8, align="left", color=BASELINE).encode(x=x, y=y, text="label:N"),
     ]
     if lines:
         scale = alt.Scale(domain=["linear", "exponential"], range=[ARMS[1], ARMS[0]])

@@ -108,6 +108,8 @@ def test_too_few_sizes_are_not_fitted():
 
 
 def test_a_threshold_that_is_the_same_everywhere_is_said_to_be_so():
+    twelve = [threshold(n, 64) for n in (512, 2_048, 8_192) for _ in range(4)]
+    assert "64 tokens at every state size" in fit_sentence(fit_thresholds(twelve, "forget")[0])
     same = [threshold(n, 256, 0) for n in PUBLISHED]
     [line] = fit_thresholds(same, "forget")
     assert line.coefficients["slope"].low is None
