@@ -52,7 +52,7 @@ def test_a_curve_is_the_chain_of_attempts_with_one_value_a_step(run: RunFolder) 
         assert found[0] == 5
         advance(second, range(6, 12), scale=2.0)
         assert steps(run) == list(range(1, 11))
-        second.finish({"steps": 11})
+        second.finish({"steps": 11, "metrics": {}})
     points = read_curve(run)
     assert [p.step for p in points] == list(range(1, 12))
     assert [p.values["train/loss"] for p in points[4:7]] == [5.0, 12.0, 14.0]
@@ -81,7 +81,7 @@ def test_the_highest_attempt_owns_the_run(run: RunFolder) -> None:
     ):
         with pytest.raises(Fenced):
             forbidden()
-    new.finish({"steps": 1})
+    new.finish({"steps": 1, "metrics": {}})
     with new:
         pass
     assert (run.result() or {})["attempt"] == 2

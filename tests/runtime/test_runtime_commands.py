@@ -166,8 +166,10 @@ def test_follow_stop_and_resume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = f"""
+import signal
 from arch_search.commands.follow import follow
 from arch_search.storage import Root
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 raise SystemExit(follow(Root({str(root.path)!r}), "other"))
 """
     driver = start_driver(root, "other", step_seconds=0.3)
