@@ -79,6 +79,8 @@ def measure(
     record, begun = _begin(experiment, arms, spec, device, resources), time.monotonic()
     rows = {} if before is None else kept_rows(before, record, cells)
     if before is not None and rows:
+        record["rankable"] = record["rankable"] and before["rankable"]
+        record["notes"] = list(dict.fromkeys([*before["notes"], *record["notes"]]))
         record["notes"].append(f"{len(rows)} of {len(cells)} cells are of {before['measured']}")
     parks = _must_park(arms, device)
     contenders = [

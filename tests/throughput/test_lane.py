@@ -116,6 +116,8 @@ def test_a_measurement_goes_on_where_it_was_cut(plan, record, monkeypatch):
     cut = json.loads(json.dumps(record))
     cut["cells"] = [row for row in cut["cells"] if row["kind"] != "decode"]
     cut["cells"][3]["state"] = "failed: RuntimeError: no"  # one arm at the second cell
+    cut["rankable"], told = False, "another process held 9.0 GiB of the device at the start"
+    cut["notes"].append(told)
     timed, states = [], []
     real = Contender.turn
 
@@ -139,6 +141,9 @@ def test_a_measurement_goes_on_where_it_was_cut(plan, record, monkeypatch):
     assert found["arms"]["recurrent"]["backends"] == record["arms"]["recurrent"]["backends"]
     assert f"4 of 6 cells are of {record['measured']}" in found["notes"]
     assert not failures(found)
+    assert not found["rankable"]  # some of its cells are not
+    assert not found["arms"]["baseline"]["rankable"]
+    assert told in found["notes"]
 
 
 def test_what_timed_something_else_is_not_gone_on_with(plan, record):
