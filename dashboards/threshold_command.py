@@ -175,7 +175,7 @@ def _curve(grid: Grid, what: str) -> alt.LayerChart | alt.FacetChart:
     found, fits = grid.found, grid.fits[what]
     at = Counter((t.state_elements, getattr(t, what)) for t in found if getattr(t, what))
     rows = [
-        {"size": size, "tokens": tokens, "seeds": seeds, "label": f"×{seeds}" if seeds > 1 else ""}
+        {"size": size, "tokens": tokens, "label": f"×{seeds}" if seeds > 1 else ""}
         for (size, tokens), seeds in at.items()
     ]
     sizes = np.linspace(min(t.state_elements for t in found),
@@ -188,7 +188,7 @@ def _curve(grid: Grid, what: str) -> alt.LayerChart | alt.FacetChart:
     ]
     x = alt.X("size:Q", title="state elements", axis=alt.Axis(format="~s", tickCount=5))
     y = alt.Y("tokens:Q", title=WHATS[what], scale=alt.Scale(zero=True))
-    points = alt.Chart(pd.DataFrame(rows, columns=["size", "tokens", "seeds", "label"]))
+    points = alt.Chart(pd.DataFrame(rows, columns=["size", "tokens", "label"]))
     layers: list[alt.Chart] = [
         points.mark_point(size=70, filled=True, color=BASELINE, opacity=0.8).encode(x=x, y=y),
         points.mark_text(dx=8, align="left", color=BASELINE).encode(x=x, y=y, text="label:N"),

@@ -45,7 +45,7 @@ def doctor(
 
 def _shortened(words: str, room: int) -> str:
     """A path that makes its line too long loses its middle; --json has it all."""
-    path = max(words.split(), key=len)
+    path = max(words.split(), key=len, default="")
     left = room - (len(words) - len(path))
     if left >= len(path) or left < LEAST_PATH or "/" not in path:
         return words

@@ -114,12 +114,24 @@ def test_a_smaller_micro_batch_is_recorded_anew(root):
     assert len(graphed.calls) == 2
 
 
+def test_what_a_step_counts_is_counted_once_where_it_is_recorded(root):
+    model = small_model(root)
+    model.register_buffer("passes", torch.zeros(()))
+    graphed = Graphed(model, again(model), step=lambda: model.passes.add_(1))
+    graphed.train(batches())
+    assert (len(graphed.calls), model.passes) == (3, 12)
+
+
 def test_what_cannot_be_recorded_stays_plain(root):
+    model = small_model(root)
+
     def record(step):
         step()
+        for p in model.parameters():
+            p.grad = None  # as whatever a broken recording leaves
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    graphed = Graphed(small_model(root), record)
+    graphed = Graphed(model, record)
     assert graphed.train(batches()) == plain_losses(small_model(root), batches())
     assert len(graphed.calls) == 12
     assert graphed.gradients.used() == "none"
