@@ -29,16 +29,18 @@ def _forward(rows: tuple[int, ...] = (16, 32), **choices: object) -> dict[str, A
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "tiles' shares in bfloat16": {"TILE_SHARE": torch.bfloat16},
+    "tiles' shares in float32": {"TILE_SHARE": torch.float32},
+    "segments half as long again": {"PARTIAL_BYTES": 144 * 2**20},
     "sums beside the next scan": {"BESIDE": True, "PARTIAL_BYTES": 128 * 2**20},
-    "segments twice as long": {"PARTIAL_BYTES": 192 * 2**20},
-    "forward asks the second-level cache": _forward(LEVEL=2),
-    "forward asks the first-level cache": _forward(LEVEL=1),
-    "forward asks no cache": _forward(LEVEL=0),
-    "y eight steps at once": _forward(LATE=True),
+    "32 rows: loads four steps ahead": _forward((32,), AHEAD=4),
+    "32 rows: asks no cache": _forward((32,), LEVEL=0),
+    "32 rows: asks the second-level cache": _forward((32,), LEVEL=2),
+    "32 rows: four steps ahead, no cache": _forward((32,), AHEAD=4, LEVEL=0),
+    "32 rows: k vᵀ added": _forward((32,), CHAINED=False),
+    "16 rows: asks no cache": _forward((16,), LEVEL=0),
+    "16 rows: asks the first-level cache": _forward((16,), LEVEL=1),
     "16 rows: four steps' k vᵀ, chained": _forward((16,), FOUR=True, CHAINED=True),
-    "16 rows: four steps' k vᵀ, added": _forward((16,), FOUR=True, CHAINED=False),
-    "16 rows: four chained, y eight at once": _forward((16,), FOUR=True, CHAINED=True, LATE=True),
+    "y eight steps at once": _forward(LATE=True),
 }
 
 

@@ -16,11 +16,11 @@ from kernels.m2rnn.sums_beside import Sums
 BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
 PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
 SHARE = torch.bfloat16  # of a head's shares of dq and dk, which are summed in float32
-TILE_SHARE = torch.float32  # of a row tile's shares of y and dv
-BESIDE = False  # sum a segment's shares while the next is scanned: not yet run on a GPU
+TILE_SHARE = torch.bfloat16  # of a row tile's shares of y and dv
+BESIDE = False  # sum a segment's shares while the next is scanned: slower (kernels/MEASURED.md)
 FORWARD = {  # by rows: see gluon_forward.fast_forward; as they were fastest (kernels/MEASURED.md)
-    32: {"FOUR": True, "CHAINED": True, "LATE": False, "LEVEL": 1},
-    16: {"FOUR": False, "CHAINED": False, "LATE": False, "LEVEL": 2},
+    32: {"FOUR": True, "AHEAD": 8, "CHAINED": True, "LATE": False, "LEVEL": 1},
+    16: {"FOUR": False, "AHEAD": 8, "CHAINED": False, "LATE": False, "LEVEL": 2},
 }
 WARPS = 528  # of an H200 that one more warp each would not slow: 4 a multiprocessor
 PHIS = ("tanh", "identity", "softsign", "relu", "hard_tanh")

@@ -109,7 +109,8 @@ def fast_forward(
     value_b, value_t, value_n, forget_b, forget_t, forget_n,
     K: gl.constexpr, V: gl.constexpr, R: gl.constexpr, C: gl.constexpr, WEIGHT: gl.constexpr,
     PHI: gl.constexpr, RESET: gl.constexpr, SAVE: gl.constexpr, EVEN: gl.constexpr,
-    FOUR: gl.constexpr, CHAINED: gl.constexpr, LATE: gl.constexpr, LEVEL: gl.constexpr,
+    FOUR: gl.constexpr, AHEAD: gl.constexpr, CHAINED: gl.constexpr, LATE: gl.constexpr,
+    LEVEL: gl.constexpr,
 ):  # fmt: skip
     """Scans the steps [first, last), first a multiple of C; S = last - first.
 
@@ -118,7 +119,7 @@ def fast_forward(
     (B, ceil(T / C), N, K, V), bfloat16.
 
     FOUR, CHAINED: k vᵀ by `outer`, four steps' vectors at once, and as in `start`; else eight at
-    once, by mma_v2. LATE: y of 8 steps from shared memory, behind them, instead of from lane to
+    once, by mma_v2. AHEAD: with FOUR, how many steps ahead they are loaded, 4 or 8. LATE: y of 8 steps from shared memory, behind them, instead of from lane to
     lane in each. LEVEL: the cache that is asked for v and f ahead, 0 for none.
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout(
@@ -166,6 +167,9 @@ def fast_forward(
         )
     if FOUR:
         early = four_written(key, value, key_t, value_t, 0, steps, rows, R, V, EVEN, MMA)
+        late = early
+        if AHEAD == 8:
+            late = four_written(key, value, key_t, value_t, 4, steps, rows, R, V, EVEN, MMA)
     else:
         early = eight_written(key, value, key_t, value_t, steps, rows, R, V, MMA)
     q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
@@ -188,7 +192,7 @@ def fast_forward(
         on = 8
         if EVEN:  # nothing is masked, so the last block loads itself again
             on = gl.where(t + 8 < last, 8, 0)
-        if FOUR:  # four steps ahead: the registers of four that are done with take them
+        if FOUR and AHEAD == 4:  # the registers of four that are done with take them
             late = four_written(key, value, key_t, value_t, 4, last - t, rows, R, V, EVEN, MMA)
         key += on * key_t
         value += on * value_t
@@ -201,6 +205,9 @@ def fast_forward(
             fetch_rows(forget + 16 * forget_t, forget_t, -16, steps - 17, LEVEL, MMA)
         if not FOUR:
             following = eight_written(key, value, key_t, value_t, steps, rows, R, V, MMA)
+        elif AHEAD == 8:
+            following = four_written(key, value, key_t, value_t, 0, steps, rows, R, V, EVEN, MMA)
+            latest = four_written(key, value, key_t, value_t, 4, steps, rows, R, V, EVEN, MMA)
         next_q = hold(column_steps(query, query_t, steps, rows, R, RIGHT, EVEN))
         next_f = step_numbers(forget, forget_t, steps, MMA, EVEN)
         y = gl.zeros([V, 8], gl.float32, layout=MMA)
@@ -209,7 +216,7 @@ def fast_forward(
                 h = h * number_at(kept, j, R, MMA)
                 rounded = h.to(gl.bfloat16)
             operand = gl.convert_layout(rounded, LEFT)
-            if FOUR and j == 4:
+            if FOUR and AHEAD == 4 and j == 4:
                 early = four_written(key, value, key_t, value_t, 0, steps, rows, R, V, EVEN, MMA)
             if FOUR:
                 k, v = held_pair(early if j < 4 else late)
@@ -238,8 +245,10 @@ def fast_forward(
         else:
             gl.store(output + y_step * (N * V) + y_row, y, mask=(y_step < last - t) & (y_row < V))
         output += 8 * N * V
-        if not FOUR:
+        if not FOUR or AHEAD == 8:
             early = following
+        if FOUR and AHEAD == 8:
+            late = latest
         q = next_q
         f = next_f
     gl.store(state + cells, h, mask=inside)

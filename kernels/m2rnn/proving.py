@@ -9,6 +9,8 @@ from kernels.backends import Signature
 from kernels.probing import disagreement
 
 LENGTH = 96  # tokens: three distances between kept states; our kernels tune nothing by length
+KINKED = ("relu", "hard_tanh")
+LOOSER = 3.0  # there: rounding moves single elements over the kink, which flips their derivative
 
 _proved: dict[tuple, str | None] = {}
 
@@ -78,4 +80,5 @@ def compare(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
         made,
         Signature(device=device, dtype=value.dtype, sizes=(), batch=B, length=LENGTH),
         shared=frozenset({"weight", "gate_weight"}),
+        looser=LOOSER if modes["nonlinearity"] in KINKED else 1.0,
     )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 
 from kernels import backends
 from kernels.backends import BACKENDS, Candidate, Signature, choose
@@ -136,3 +137,22 @@ def test_operators_say_the_shapes_that_they_return():
         y = causal_convolution_fla(x[..., :6], w, None, silu=True)
         dx, dw = torch.autograd.grad(y.sum(), [x, w])
         assert (y.shape, dx.shape, dw.shape) == ((2, 9, 6), x.shape, w.shape)
+
+
+@pytest.mark.parametrize("probed_in", ["forward", "recomputation"])
+def test_a_probe_within_a_checkpointed_part_leaves_its_tensors_alone(probed_in):
+    calls, found = [], []
+
+    def scan(x):
+        return (torch.tanh(x) * x,)
+
+    def part(x):
+        calls.append(len(calls))
+        if len(calls) == (1 if probed_in == "forward" else 2):
+            found.append(disagreement(scan, scan, {"x": torch.ones(2, 200, 3)}, SIGNATURE))
+        return torch.sin(x).exp()
+
+    x = torch.linspace(-1, 1, 24).view(1, 8, 3).requires_grad_()
+    torch.utils.checkpoint.checkpoint(part, x, use_reentrant=False).sum().backward()
+    assert (found, len(calls)) == ([None], 2)
+    torch.testing.assert_close(x.grad, x.detach().sin().exp() * x.detach().cos())
