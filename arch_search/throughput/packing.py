@@ -61,6 +61,7 @@ def measure_packing(
         pipes = [pipe for _, pipe in workers]
         ready = _begin(runs, pipes)
         busy = _ask(pipes[0], ("profile", steps), timeout)
+        log.info("all are ready; %d rounds of %d steps each follow", rounds, steps)
         alone, packed = [], []
         for _ in range(rounds):
             begun = time.perf_counter()
@@ -68,6 +69,7 @@ def measure_packing(
                 _ask(pipe, ("run", steps), timeout)
             alone.append(time.perf_counter() - begun)
             packed.append(_all_at_once(pipes, steps, timeout))
+            log.info("one after another %.1f s, all at once %.1f s", alone[-1], packed[-1])
     finally:
         for process, pipe in workers:
             pipe.close()

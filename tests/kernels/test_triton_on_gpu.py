@@ -217,22 +217,25 @@ def test_a_block_as_one_operator_is_its_parts_and_itself_again(compiled):
     x = torch.randn(2, 700, 256, generator=generator, device="cuda", requires_grad=True)
     grad = torch.randn(2, 700, 256, generator=generator, device="cuda")
     found = []
-    for how in ("whole", "whole", "parts"):
-        ask_for({"m2rnn_layer": how})
+    for how in ("whole", "whole", "parts", "truth"):
+        exact = {"m2rnn_layer": "parts", "m2rnn": "torch"}
+        ask_for(exact if how == "truth" else {"m2rnn_layer": how})
         call = mixer
         if compiled and how == "whole":
             with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
                 mixer(x)  # which proves the kernels: not while the compiler looks on
             tell_compiler()
             call = torch.compile(mixer, fullgraph=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=how != "truth"):
             y, state = call(x)
         grads = torch.autograd.grad(y, [x, *mixer.parameters()], grad.to(y.dtype))
         found.append([y, state["state"], state["convolution"], *grads])
     ask_for({})
-    for once, again, parts in zip(*found, strict=True):
+    for once, again, parts, truth in zip(*found, strict=True):
         assert torch.equal(once, again)
-        assert (once - parts).norm() < 2e-2 * parts.norm()
+        off = (parts - truth).norm() / truth.norm()  # of bfloat16: some weights here amplify it
+        assert (once - truth).norm() <= (1.5 * off + 2e-3) * truth.norm()
+        assert off < 0.2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

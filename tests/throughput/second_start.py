@@ -1,10 +1,10 @@
 """Seconds from starting Python to the first optimiser step, on a cold node and on a warm one.
 
-    python tests/throughput/second_start.py [--starts 3] [--batch 8] [--length 4096] [--tiny]
+    python tests/throughput/second_start.py [--starts 3] [--kernels FOLDER] [--tiny]
 
 The model is that of train_beside_fla.py: the paper's 24 Gated DeltaNet layers, 509,441,120
 parameters, in bfloat16, with its layers compiled. The first start finds an empty folder of kernels,
-the others what it left there. Prints a JSON line a start: seconds until all is imported, the model
+the others what it left there; all are warm where FOLDER is that of an earlier call. Prints a JSON line a start: seconds until all is imported, the model
 stands, the warm-up is over, the first step is done. With `--tiny` it runs on a CPU, to see that it
 does.
 """
@@ -67,6 +67,7 @@ def main() -> None:
     """Start so many processes, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--kernels", type=Path, help="keep them here for a later call")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--tiny", action="store_true")
@@ -75,12 +76,13 @@ def main() -> None:
     if options.since:
         start(options)
         return
-    with tempfile.TemporaryDirectory(prefix="arch-search-start-") as folder:
-        kernels = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-        empty = {name: f"{folder}/{part}" for name, part in kernels.items()}
+    with tempfile.TemporaryDirectory(prefix="arch-search-start-") as empty:
+        folder = options.kernels or empty
+        caches = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+        caches = {name: f"{folder}/{part}" for name, part in caches.items()}
         for _ in range(options.starts):
             again = [sys.executable, __file__, *sys.argv[1:], "--since", repr(time.time())]
-            subprocess.run(again, env={**os.environ, **empty}, check=True)
+            subprocess.run(again, env={**os.environ, **caches}, check=True)
 
 
 if __name__ == "__main__":
