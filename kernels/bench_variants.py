@@ -30,7 +30,7 @@ def _forward(rows: tuple[int, ...] = (16, 32), **choices: object) -> dict[str, A
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "tiles' shares in float32": {"TILE_SHARE": torch.float32},
-    "segments half as long again": {"PARTIAL_BYTES": 144 * 2**20},
+    "segments twice as long": {"PARTIAL_BYTES": 160 * 2**20},
     "sums beside the next scan": {"BESIDE": True, "PARTIAL_BYTES": 128 * 2**20},
     "32 rows: loads four steps ahead": _forward((32,), AHEAD=4),
     "32 rows: asks no cache": _forward((32,), LEVEL=0),

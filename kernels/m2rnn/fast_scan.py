@@ -14,7 +14,7 @@ from kernels.m2rnn.partial_sums import sum_gradients, sum_tiles
 from kernels.m2rnn.sums_beside import Sums
 
 BORDER = 16  # steps between kept states; a chunk of them, rebuilt, stays in shared memory
-PARTIAL_BYTES = 96 * 2**20  # shares of outputs or gradients that wait to be summed
+PARTIAL_BYTES = 80 * 2**20  # shares of outputs or gradients that wait to be summed
 SHARE = torch.bfloat16  # of a head's shares of dq and dk, which are summed in float32
 TILE_SHARE = torch.bfloat16  # of a row tile's shares of y and dv
 BESIDE = False  # sum a segment's shares while the next is scanned: slower (kernels/MEASURED.md)

@@ -213,7 +213,8 @@ def test_a_block_as_one_operator_is_its_parts_and_itself_again(compiled):
     with torch.no_grad():
         for name, p in mixer.named_parameters():
             noise = torch.randn(p.shape, generator=generator, device="cuda")
-            p.copy_(0.06 * noise if p.ndim == 2 and "input" in name else 0.3 * noise)
+            scale = 0.06 if p.ndim == 2 and "input" in name else 0.3
+            p.copy_((0.1 if p.ndim == 3 else scale) * noise)  # a larger W amplifies rounding
     x = torch.randn(2, 700, 256, generator=generator, device="cuda", requires_grad=True)
     grad = torch.randn(2, 700, 256, generator=generator, device="cuda")
     found = []
@@ -233,9 +234,9 @@ def test_a_block_as_one_operator_is_its_parts_and_itself_again(compiled):
     ask_for({})
     for once, again, parts, truth in zip(*found, strict=True):
         assert torch.equal(once, again)
-        off = (parts - truth).norm() / truth.norm()  # of bfloat16: some weights here amplify it
+        off = (parts - truth).norm() / truth.norm()  # of bfloat16, about 0.01
         assert (once - truth).norm() <= (1.5 * off + 2e-3) * truth.norm()
-        assert off < 0.2
+        assert off < 0.03
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
