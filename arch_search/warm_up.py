@@ -1,5 +1,6 @@
 """All that only the first step of a kind pays: choosing backends, compiling, tuning. Untimed."""
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from arch_search.kernel_cache import alone_on_this_node, chosen, keep_tuned, pin
 from arch_search.kernel_cache import use_kernel_cache as cache_of_this_node
 from arch_search.micro_batches import accumulate_within_memory, inputs_and_targets
 from arch_search.model import LanguageModel
+from arch_search.parallel_tuning import compiled_together
 from arch_search.run_settings import ResourceSpec
 from arch_search.spec import content_hash
 
@@ -78,7 +80,8 @@ def warm_up(
     cache = cache_of_this_node()
     if resources.tuned:
         pin_tuned(cache, kept, resources.tuned)
-    with alone_on_this_node(cache, _what(model, tokens, micro_batch, precision, resources)):
+    alone = alone_on_this_node(cache, _what(model, tokens, micro_batch, precision, resources))
+    with alone, compiled_together(len(os.sched_getaffinity(0))):
         _pass(model, tokens, micro_batch, precision, resets, compiled, halved)
         torch.cuda.synchronize(device)
     seconds = time.monotonic() - started

@@ -119,8 +119,9 @@ def fast_forward(
     (B, ceil(T / C), N, K, V), bfloat16.
 
     FOUR, CHAINED: k vᵀ by `outer`, four steps' vectors at once, and as in `start`; else eight at
-    once, by mma_v2. AHEAD: with FOUR, how many steps ahead they are loaded, 4 or 8. LATE: y of 8 steps from shared memory, behind them, instead of from lane to
-    lane in each. LEVEL: the cache that is asked for v and f ahead, 0 for none.
+    once, by mma_v2. AHEAD: with FOUR, how many steps ahead they are loaded, 4 or 8. LATE: y of 8
+    steps from shared memory, behind them, instead of from lane to lane in each. LEVEL: the cache
+    that is asked for v and f ahead, 0 for none.
     """
     MMA: gl.constexpr = gl.NVMMADistributedLayout(
         version=[2, 0], warps_per_cta=[1, 1], instr_shape=[16, 8]

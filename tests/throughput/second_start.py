@@ -4,9 +4,9 @@
 
 The model is that of train_beside_fla.py: the paper's 24 Gated DeltaNet layers, 509,441,120
 parameters, in bfloat16, with its layers compiled. The first start finds an empty folder of kernels,
-the others what it left there; all are warm where FOLDER is that of an earlier call. Prints a JSON line a start: seconds until all is imported, the model
-stands, the warm-up is over, the first step is done. With `--tiny` it runs on a CPU, to see that it
-does.
+the others what it left there; all are warm where FOLDER is that of an earlier call. Prints a JSON
+line a start: seconds until all is imported, the model stands, the warm-up is over, the first step
+is done. With `--tiny` it runs on a CPU, to see that it does.
 """
 
 import argparse
