@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Text:
+    """What text an imported model is evaluated on: a hash, and words for a reader."""
+
+    hash: str
+    words: str
+
+
 def evaluate_model(
     model: LanguageModel,
     context: EvaluationContext,
@@ -27,12 +36,14 @@ def evaluate_model(
     *,
     checkpoint: Path,
     step: int | None = None,
+    text: Text | None = None,
 ) -> None:
     """Do each evaluation and keep it in the run's folder, with the code and weights behind it.
 
     Args:
         checkpoint: the folder of the weights.
         step: if they are not those of the finished run.
+        text: if it is not the run's own.
     """
     trained_on = context.data.task if context.data else None
     model_code = run_code({layer.kind for layer in model.spec.layers}, trained_on)
@@ -41,6 +52,7 @@ def evaluate_model(
         "weights": weights_hash(checkpoint),
         "device": device_model(context.device),
         "versions": versions(),
+        **({"text": text.words} if text else {}),
     }
     for evaluation in evaluations:
         context.tick()
@@ -53,6 +65,7 @@ def evaluate_model(
             convention=found.convention,
             made={"code": evaluation_code(evaluation.task), **about, "time": time.time()},
             step=step,
+            text=text.hash if text else "",
         )
 
 

@@ -8,6 +8,7 @@ see. What is left between batch sizes is rounding: other shapes are summed in an
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1:
             raise ValueError(
                 f"temperature {self.temperature}, top_p {self.top_p}; expected a temperature of at "
                 "least 0 (0: greedy) and top_p above 0, up to 1"

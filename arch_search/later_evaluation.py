@@ -1,6 +1,5 @@
 """Evaluations asked for after training: of finished runs, kept checkpoints and imported models."""
 
-import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -9,19 +8,20 @@ from typing import Any
 
 import torch
 
-from arch_search.attempt import Attempt
 from arch_search.data import Manifest, load_manifest, prepare
 from arch_search.errors import UsageError
-from arch_search.evaluating import evaluate_model, last_weights
-from arch_search.lease import is_live
-from arch_search.run_settings import EvaluationSpec, LogSpec, ResourceSpec
+from arch_search.evaluating import Text, evaluate_model, last_weights
+from arch_search.planned_data import check_without_corpus
+from arch_search.run_settings import EvaluationSpec
 from arch_search.sources import run_code
+from arch_search.spec import ModelSpec, content_hash
 from arch_search.storage import HASH, NAME, Root, RunFolder
 from arch_search.stored_model import IMPORTS, StoredModel, find_stored_model
 from arch_search.streams import held_out
+from arch_search.synthetic.registry import generator, read_task
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
-from arch_search.train import train
+from arch_search.tasks.synthetic import SyntheticEvaluation
 
 Say = Callable[[str], None]
 
@@ -31,6 +31,7 @@ class Outcome:
     """What one evaluation of one model found.
 
     options: those that are not the defaults.   note: whether it was kept before, and is the same.
+    text: what an imported model was evaluated on.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Outcome:
     metrics: dict[str, float]
     convention: str
     note: str
+    text: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,13 +64,16 @@ def find_models(root: Root, text: str, *, step: int | None = None) -> list[Store
         if not trained:
             raise UsageError(f"no run of {text} has finished; wait, or name one of its checkpoints")
         names = [f"{text}/{planned.arm}/{planned.seed}" for planned in trained]
-        return [_checked(root, find_stored_model(root, name), None) for name in names]
+        return [_checked(root, find_stored_model(root, name, step=step), step) for name in names]
     return [_checked(root, find_stored_model(root, text, step=step), step)]
 
 
 def _checked(root: Root, found: StoredModel, step: int | None) -> StoredModel:
-    """The model, unless it is older than the finished run that was asked for."""
+    """The model, unless it is another than was asked for, or older than its finished run."""
     folder = folder_of(root, found)
+    if step is not None and found.step != step:
+        what = "was not trained here" if found.run is None else f"is of step {found.step}"
+        raise UsageError(f"--step {step}: {found.name} {what}; leave --step out")
     by_folder = (Path(found.name) / "model.safetensors").exists()
     if found.run is not None and step is None and not by_folder and folder.result() is not None:
         try:
@@ -103,27 +108,54 @@ def evaluate_stored(
     Raises:
         UsageError: the data do not suit an evaluation, or there are none.
     """
+    if corpus is not None and model.run is not None:
+        raise UsageError(
+            f"{model.name} was trained here, and is evaluated on the text beside that it saw; "
+            "--corpus, --tokenizer and --length are for an imported model"
+        )
     folder = folder_of(root, model)
-    step = _step(folder, model)
-    before = {spec.hash: folder.evaluation(spec, step=step) for spec in evaluations}
+    step, text = _step(folder, model), None
+    if model.run is None:
+        text = _text_of(_context(root, model, device, corpus, say))
+    key: dict[str, Any] = {"step": step, "text": text.hash if text else ""}
+    before = {spec.hash: folder.evaluation(spec, **key) for spec in evaluations}
     missing = [spec for spec in evaluations if again or not _is_whole(before[spec.hash])]
     if missing:
         context = _context(root, model, device, corpus, say)
-        _check(missing, context)
+        _check(missing, context, model.spec)
         _warn_of_changes(model, say)
-        loaded = model.load(device)
-        evaluate_model(loaded, context, missing, folder, checkpoint=model.folder, step=step)
+        loaded, at = model.load(device), {"checkpoint": model.folder, "step": step}
+        try:
+            evaluate_model(loaded, context, missing, folder, **at, text=text)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     for spec in evaluations:
-        found = folder.evaluation(spec, step=step)
+        found = folder.evaluation(spec, **key)
         assert found is not None
-        yield Outcome(
-            model=model.name if step is None else f"{model.name} at step {step}",
-            task=spec.task,
-            options=changed_options(spec),
-            metrics=found["metrics"],
-            convention=found.get("convention", ""),
-            note=_note(before[spec.hash], found, again=again),
-        )
+        note = _note(before[spec.hash], found, again=again)
+        yield _outcome(model, step, found, note)
+
+
+def _outcome(model: StoredModel, step: int | None, found: dict[str, Any], note: str) -> Outcome:
+    spec = EvaluationSpec(**found["task"])
+    return Outcome(
+        model=model.name if step is None else f"{model.name} at step {step}",
+        task=spec.task,
+        options=changed_options(spec),
+        metrics=found["metrics"],
+        convention=found.get("convention", ""),
+        note=note,
+        text=found.get("made", {}).get("text", ""),
+    )
+
+
+def _text_of(context: EvaluationContext) -> Text:
+    assert context.split is not None
+    manifest, length = context.split.manifest, context.sequence_length
+    return Text(
+        hash=content_hash([manifest.hash, length]),
+        words=f"{manifest.corpus} as {manifest.tokenizer}, {length} tokens in a row",
+    )
 
 
 def show_in_mlflow(root: Root, models: Iterable[StoredModel], say: Say = print) -> None:
@@ -146,18 +178,19 @@ def changed_options(spec: EvaluationSpec) -> dict[str, Any]:
 
 
 def kept_outcomes(root: Root, model: StoredModel) -> list[Outcome]:
-    """What was evaluated of a finished run or an import so far."""
-    return [
-        Outcome(
-            model=model.name,
-            task=one["task"]["task"],
-            options=changed_options(EvaluationSpec(**one["task"])),
-            metrics=one["metrics"],
-            convention=one.get("convention", ""),
-            note="kept from before",
-        )
-        for one in folder_of(root, model).evaluations()
-    ]
+    """What was evaluated so far: of a finished run, of a checkpoint, or of an import."""
+    folder = folder_of(root, model)
+    step = _step(folder, model)
+    kept = folder.evaluations(step=step)
+    return [_outcome(model, step, one, "kept from before") for one in kept]
+
+
+def kept_evaluations(root: Root, model: StoredModel) -> list[EvaluationSpec]:
+    """Those of `kept_outcomes`, each once."""
+    folder = folder_of(root, model)
+    kept = folder.evaluations(step=_step(folder, model))
+    specs = [EvaluationSpec(**one["task"]) for one in kept]
+    return list({spec.hash: spec for spec in specs}.values())
 
 
 def _is_whole(found: dict[str, Any] | None) -> bool:
@@ -187,7 +220,7 @@ def _context(
 ) -> EvaluationContext:
     run = model.run
     manifest: Manifest | None = None
-    if corpus is not None:
+    if corpus is not None and corpus.corpus:
         manifest = prepare(corpus.corpus, corpus.tokenizer, root.path)
     elif run is None:
         raise UsageError(
@@ -214,16 +247,33 @@ def _context(
     )
 
 
-def _check(evaluations: Sequence[EvaluationSpec], context: EvaluationContext) -> None:
+def _check(
+    evaluations: Sequence[EvaluationSpec], context: EvaluationContext, model: ModelSpec
+) -> None:
+    """Raise UsageError where an evaluation does not suit the data or the model."""
+    trained_on = context.data.task if context.data else None
+    if trained_on is not None:
+        check_without_corpus(next(iter(trained_on)), evaluations)
     for spec in evaluations:
         found, options = task(spec.task), read_options(spec.task, spec.options)
-        if context.split is None and found.needs(options) == "corpus":
-            raise UsageError(f"{spec.task} reads a corpus, and the run trained on a task")
+        if isinstance(found, SyntheticEvaluation):
+            _check_vocabulary(options.task or trained_on, model)
         try:
             if context.split is not None:
                 found.check(context.split, context.sequence_length, options)
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+
+def _check_vocabulary(asked: dict[str, Any] | None, model: ModelSpec) -> None:
+    if asked is None:
+        raise UsageError("evaluate: task must say which, as {task: {task: {state_tracking: {}}}}")
+    name, options = read_task(asked)
+    needed = generator(name).vocabulary(options)
+    if needed > model.vocabulary:
+        raise UsageError(
+            f"evaluate: the task {name} has {needed} tokens so, and the model {model.vocabulary}"
+        )
 
 
 def _warn_of_changes(model: StoredModel, say: Say) -> None:
@@ -236,38 +286,3 @@ def _warn_of_changes(model: StoredModel, say: Say) -> None:
             f"{here}): its evaluation is marked so; if the change touches the model, check out "
             "the commit that result.json names"
         )
-
-
-def retrain(root: Root, text: str, *, device: torch.device, say: Say = print) -> None:
-    """Have a finished run's lost last checkpoint back: train it again, from its start.
-
-    Raises:
-        UsageError: it is not finished, is at work, or the source is another than what trained it.
-    """
-    from arch_search.commands.logs import find_run
-
-    run = find_run(root, text)
-    spec, result = run.spec(), run.result()
-    with contextlib.suppress(ValueError):
-        last_weights(run, spec)
-        return
-    if result is None or is_live(run.attempts()[-1]):
-        raise UsageError(f"run {text} has not finished; `arch-search resume` goes on with it")
-    if run_code({layer.kind for layer in spec.model.layers}, spec.data.task) != spec.code:
-        raise UsageError(
-            f"run {text} was trained by other source code (hash {spec.code}); check out the "
-            f"commit that its result names, {result['environment'].get('git_commit')}, for that"
-        )
-    manifest = None if spec.data.task else load_manifest(root.path, spec.data.manifest)
-    say(f"trains {text} again, {spec.steps:,} steps")
-    with Attempt.claim(run, experiment="retrained", keep_checkpoints=1) as attempt:
-        trained = train(
-            spec, attempt, manifest=manifest, log=LogSpec(),
-            resources=ResourceSpec(gpus=float(device.type == "cuda")),
-        )  # fmt: skip
-        if trained.progress.stream["tokens"] != result["stream"]["tokens"]:
-            raise ValueError("the run saw other tokens than before; its data were changed")
-        before, now = result["metrics"]["train/final_loss"], trained.progress.loss
-        how = "equal to before, to the bit" if before == now else f"it was {before}"
-        attempt.event(f"trained again for its last checkpoint: final loss {now}, {how}")
-        say(f"final loss {now:.6g}, {how}")

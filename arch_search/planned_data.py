@@ -151,12 +151,17 @@ def _check_task(data: DataSpec, evaluations: Sequence[EvaluationSpec]) -> None:
             TaskStream(replace(data, batch=1, items=0), seed=0).check(step)
     except ValueError as error:
         raise UsageError(f"data: {name}: {error}") from None
+    check_without_corpus(name, evaluations)
+
+
+def check_without_corpus(name: str, evaluations: Sequence[EvaluationSpec]) -> None:
+    """Raise UsageError unless a run that trained on this task can be evaluated so."""
     known = ("task", "text") if isinstance(generator(name), TextTask) else ("task",)
     for evaluation in evaluations:
         options = read_options(evaluation.task, evaluation.options)
         if task(evaluation.task).needs(options) not in known:
             raise UsageError(
-                f"evaluate: {evaluation.task} asks about text, and this experiment trains on the "
+                f"evaluate: {evaluation.task} asks about text, and the run trains on the "
                 f"task {name}; evaluate [task], or train on a corpus"
             )
 

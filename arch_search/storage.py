@@ -132,18 +132,23 @@ class RunFolder:
         return write_once(self.path / "result.json", dump_json(result))
 
     def evaluation(
-        self, evaluation: EvaluationSpec, *, step: int | None = None
+        self, evaluation: EvaluationSpec, *, step: int | None = None, text: str = ""
     ) -> dict[str, Any] | None:
         """{"task", "metrics", "tables"} of an evaluation that was done; None before.
 
         Args:
             step: of the checkpoint of that step; of the finished run if None.
+            text: what tells apart the texts that an imported model is evaluated on.
         """
-        return read_object(self._evaluation_file(evaluation, step), EVALUATION)
+        return read_object(self._evaluation_file(evaluation, step, text), EVALUATION)
 
-    def evaluations(self) -> tuple[dict[str, Any], ...]:
-        """All that was evaluated of the finished run, whoever asked for it, in a fixed order."""
-        files = sorted((self.path / "evaluations").glob("*.json"))
+    def evaluations(self, *, step: int | None = None) -> tuple[dict[str, Any], ...]:
+        """All that was evaluated of the finished run, whoever asked for it, in a fixed order.
+
+        Args:
+            step: as in `evaluation`.
+        """
+        files = sorted(self._evaluation_folder(step).glob("*.json"))
         found = (read_object(file, EVALUATION) for file in files)
         return tuple(value for value in found if value is not None)
 
@@ -156,24 +161,28 @@ class RunFolder:
         convention: str = "",
         made: dict[str, Any] | None = None,
         step: int | None = None,
+        text: str = "",
     ) -> None:
         """Keep an evaluation: scalars by metric name, tables as {name: {column: [values]}}.
 
         Args:
             convention: what the numbers count, in words.
-            made: with which code, of which checkpoint, where and when.   step: as in `evaluation`.
+            made: with which code, of which checkpoint, where and when.
+            step, text: as in `evaluation`.
         """
-        file = self._evaluation_file(evaluation, step)
+        file = self._evaluation_file(evaluation, step, text)
         file.parent.mkdir(parents=True, exist_ok=True)
         value = {"task": asdict(evaluation), "metrics": metrics, "tables": tables}
         about = {"convention": convention, "made": made or {}}
         write_atomic(file, dump_json({**value, **{k: v for k, v in about.items() if v}}))
 
-    def _evaluation_file(self, evaluation: EvaluationSpec, step: int | None) -> Path:
+    def _evaluation_file(self, evaluation: EvaluationSpec, step: int | None, text: str) -> Path:
+        name = f"{evaluation.hash}-{text}.json" if text else f"{evaluation.hash}.json"
+        return self._evaluation_folder(step) / name
+
+    def _evaluation_folder(self, step: int | None) -> Path:
         folder = self.path / "evaluations"
-        if step is not None:
-            folder = folder / f"step-{step:08d}"
-        return folder / f"{evaluation.hash}.json"
+        return folder if step is None else folder / f"step-{step:08d}"
 
     def missing(self, evaluations: Iterable[EvaluationSpec]) -> tuple[EvaluationSpec, ...]:
         """The evaluations asked for that have not been done."""

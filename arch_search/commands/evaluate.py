@@ -32,9 +32,10 @@ def evaluate(
                                         "whether it is equal.")] = False,
     retrain: Annotated[bool, typer.Option("--retrain", help="Train a finished run again whose last "
                                           "checkpoint is lost.")] = False,
-    corpus: Annotated[str, typer.Option("--corpus", help="The text, for an imported model.")] = "",
+    corpus: Annotated[str, typer.Option("--corpus", help="The text, for an imported model; a "
+                                         "trained run is evaluated beside its own.")] = "",
     tokenizer: Annotated[str, typer.Option("--tokenizer", help="The imported model's own, as in "
-                                           "file=tokenizer.json.")] = "bytes",
+                                           "file=tokenizer.json; bytes if not given.")] = "",
     length: Annotated[int, typer.Option("--length", min=0, help="Its training length, if it does "
                                         "not say it.")] = 0,
     device: Annotated[str, typer.Option("--device", help="As torch names it; a GPU if there is one."
@@ -43,41 +44,40 @@ def evaluate(
 ) -> None:  # fmt: skip
     """Evaluate a trained model, and keep what was found with its run."""
     root = Root()
-    if not tasks and not retrain:
+    if options and not tasks:
+        raise UsageError(f"{options[0]!r} is an option of an evaluation; name it by --task")
+    if not tasks and not retrain and not again:
         _show(_kept(root, run, step), as_json=as_json)
         return
-    import torch
-
     from arch_search.commands.data import read_spec
-    from arch_search.later_evaluation import Corpus, evaluate_stored, find_models, show_in_mlflow
-    from arch_search.later_evaluation import retrain as train_again
+    from arch_search.commands.device import named_device
+    from arch_search.later_evaluation import (
+        Corpus,
+        evaluate_stored,
+        find_models,
+        kept_evaluations,
+        show_in_mlflow,
+    )
+    from arch_search.retraining import retrain as train_again
     from arch_search.tasks.registry import resolve
 
     evaluations = resolve(_entries(tasks or [], options or []))
-    where = _device(device)
+    where = named_device(device)
     console = screen(stderr=True)
     if retrain:
         train_again(root, run, device=where, say=console.print)
-    text = Corpus(corpus=corpus, tokenizer=read_spec(tokenizer.split(",")), sequence_length=length)
+    spec = read_spec((tokenizer or "bytes").split(","))
+    text = Corpus(corpus=corpus, tokenizer=spec, sequence_length=length)
     found: list[Outcome] = []
-    models = find_models(root, run, step=step) if evaluations else []
+    models = find_models(root, run, step=step) if evaluations or again else []
     for model in models:
         found += evaluate_stored(
-            root, model, evaluations, device=torch.device(where), again=again, say=console.print,
-            corpus=text if corpus else None,
+            root, model, evaluations or kept_evaluations(root, model), device=where, again=again,
+            say=console.print, corpus=text if corpus or tokenizer or length else None,
         )  # fmt: skip
-    if evaluations:
+    if models:
         _show(found, as_json=as_json)
     show_in_mlflow(root, models, console.print)
-
-
-def _device(given: str) -> Any:
-    import torch
-
-    try:
-        return torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError as error:
-        raise UsageError(f"--device {given}: {str(error).splitlines()[0]}") from None
 
 
 def _entries(tasks: Sequence[str], options: Sequence[str]) -> list[Any]:
@@ -122,7 +122,8 @@ def _show(found: Iterable["Outcome"], *, as_json: bool) -> None:
         for name, value in one.metrics.items() or [(one.task, None)]:
             shown = "in its tables" if value is None else f"{value:.6g}"
             options = json.dumps(one.options) if one.options else ""
-            table.add_row(one.model, name, shown, options, one.note)
+            made_with = "; ".join(part for part in (options, one.text) if part)
+            table.add_row(one.model, name, shown, made_with, one.note)
     screen().print(table if outcomes else "nothing was evaluated yet; name an evaluation by --task")
     for convention in dict.fromkeys(f"{one.task}: {one.convention}" for one in outcomes
                                     if one.convention):  # fmt: skip

@@ -31,8 +31,7 @@ def generate(
                        ] = False,
 ) -> None:  # fmt: skip
     """Let a trained model write, to see what it has learnt. Ends at the end of a document."""
-    import torch
-
+    from arch_search.commands.device import named_device
     from arch_search.data import load_manifest
     from arch_search.data.encoding import tokenizer_of
     from arch_search.generation import Inference, Sampling
@@ -49,10 +48,10 @@ def generate(
     prompts = [[end, *tokenizer.encode(text.encode()).tolist()] for text in texts]
     try:
         sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
-        where = torch.device(device)
+        where = named_device(device)
         model = stored.load(where)
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(str(error).splitlines()[0]) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     inference = Inference(model=model, device=where, precision=stored.run.train.precision)
     started = time.perf_counter()
     grown = go_on(

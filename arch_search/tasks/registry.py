@@ -70,6 +70,13 @@ def resolve(entries: Sequence[str | Mapping[str, Mapping[str, Any]]]) -> tuple[E
     specs = []
     for entry in entries:
         pairs = {entry: {}} if isinstance(entry, str) else entry
+        if not isinstance(pairs, Mapping) or not all(
+            isinstance(v, Mapping) for v in pairs.values()
+        ):
+            raise UsageError(
+                f"evaluate: {entry!r} is no evaluation; expected a name, or "
+                "{name: {option: value}}"
+            )
         for name, options in pairs.items():
             specs.append(EvaluationSpec(task=name, options=_written(name, options)))
     require_distinct(specs)

