@@ -16,7 +16,7 @@ from arch_search.measured_speeds import Speeds
 from arch_search.records import Experiment, curve_metric, curves
 from arch_search.spec import ScheduleSpec
 from arch_search.statistics.blocked import BlockedModel, fit_blocked, linked_arms
-from arch_search.statistics.design import Array
+from arch_search.statistics.design import ROUNDING, Array
 
 _FLOPS = "forward_flops_per_token"
 NO_CURVE = "validation was logged at fewer than three steps (log.validate_every)"
@@ -46,8 +46,8 @@ class TokenMultiplier:
     """How many times the arm's tokens the baseline needs to come equally far; over 1 favours it.
 
     A geometric mean over `n` seeds, each against the baseline's run of its seed; interval t on the
-    logarithm, for this arm alone. `bounded`: for so many seeds the curve was not logged early
-    enough, and the first logged step stands in.
+    logarithm, for this arm alone; None for one seed or equal ones. `bounded`: for so many seeds the
+    curve was not logged early enough, and the first logged step stands in.
     """
 
     arm: str
@@ -200,7 +200,7 @@ def _mean_multiplier(arm: str, each: Sequence[tuple[float, bool]]) -> TokenMulti
     logs = np.log([value for value, _ in each])
     n, mean = len(logs), float(np.mean(logs))
     half = None
-    if n > 1:
+    if n > 1 and np.ptp(logs) > ROUNDING:
         half = float(stats.t.ppf(0.975, n - 1) * np.std(logs, ddof=1) / np.sqrt(n))
     return TokenMultiplier(
         arm=arm,

@@ -117,7 +117,13 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         share = None  # it was stated for the primary metric alone
     yes_or_no = is_yes_or_no(metric, list(table["value"]))
     found = _Analysis() if yes_or_no else _analyse(experiment, table, share)
-    judge = partial(verdict, better=direction(metric), margin=found.margin, share=share)
+    judge = partial(
+        verdict,
+        better=direction(metric),
+        margin=found.margin,
+        share=share,
+        no_noise=found.model.no_noise if found.model else "",
+    )
     outcomes = _outcomes(experiment, metric, table, found, judge)
     rates = solved_rates(experiment, metric, table) if yes_or_no else ()
     failures = failure_rates(experiment, metric)

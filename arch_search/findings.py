@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from arch_search.plan_spec import ContrastSpec
 from arch_search.statistics.blocked import BlockedModel
-from arch_search.statistics.linear import Estimate, Family, Fit, estimate
+from arch_search.statistics.linear import ONE_SEED, Estimate, Family, Fit, estimate
 from arch_search.statistics.permutation import PermutationCheck
 from arch_search.wording import counted, signed
 
@@ -69,7 +69,12 @@ def judged(found: Estimate | None) -> dict[str, float | None]:
 
 
 def verdict(
-    found: Estimate | None, *, better: int, margin: float | None = None, share: float | None = None
+    found: Estimate | None,
+    *,
+    better: int,
+    margin: float | None = None,
+    share: float | None = None,
+    no_noise: str = ONE_SEED,
 ) -> str:
     """The finding in words. Not significant never reads as no effect.
 
@@ -79,7 +84,7 @@ def verdict(
     if found is None:
         return "not compared: no finished run that shares a seed with the baseline"
     if found.low is None or found.high is None:
-        return "not resolved: one seed cannot tell a difference from noise"
+        return f"not resolved: {no_noise}"
     inside = margin is not None and found.p_equivalence is not None and found.p_equivalence <= 0.05
     within = "" if share is None else f"{100 * share:.3g} %"
     if found.low > 0 or found.high < 0:
@@ -103,7 +108,7 @@ def contrast_outcomes(
     for contrast in declared:
         found = estimates.get(contrast.name)
         missing = sorted(set(contrast.weights) - set(fit.arms))
-        said = verdict(found, better=0, margin=margin, share=share)
+        said = verdict(found, better=0, margin=margin, share=share, no_noise=fit.no_noise)
         outcomes.append(
             ContrastOutcome(
                 name=contrast.name,
@@ -157,6 +162,11 @@ def sentences(
         yield f"{baseline} has no finished run: there is nothing to compare with."
     elif all(o.difference is None for o in outcomes):
         yield f"No arm shares a seed with {baseline} yet: nothing can be compared."
+    elif model.no_noise and model.no_noise != ONE_SEED:
+        yield (
+            f"No interval and no p-value: {model.no_noise}. What differs may differ by chance; "
+            "run more seeds, or read a finer metric."
+        )
     elif model.residual_sd is None:
         yield (
             "Each arm has one seed, so nothing tells a difference from the noise between seeds. "

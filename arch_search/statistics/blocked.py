@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from arch_search.statistics.design import Array
+from arch_search.statistics.design import ROUNDING, Array
 from arch_search.statistics.linear import Estimate, Fit, estimate, fit_arms
 
 
@@ -17,14 +17,15 @@ class Mean:
     arm: str
     n: int
     mean: float
-    sd: float | None  # None for one seed: nothing says how much seeds vary
+    sd: float | None  # None for one seed: nothing says how much seeds vary; no interval at 0
     low: float | None
     high: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedModel:
-    """The fitted model. `df` 0 means that no noise could be estimated, and no interval stands.
+    """The fitted model. `df` 0 means that no noise could be estimated, and no interval stands;
+    `no_noise` says why.
 
     differences: each other arm minus the baseline, all in one family.
     """
@@ -36,6 +37,7 @@ class BlockedModel:
     critical: float | None
     means: tuple[Mean, ...]
     differences: tuple[Estimate, ...]
+    no_noise: str = ""
 
 
 def arm_mean(arm: str, values: Array, *, level: float = 0.95) -> Mean:
@@ -45,6 +47,8 @@ def arm_mean(arm: str, values: Array, *, level: float = 0.95) -> Mean:
     if n < 2:
         return Mean(arm=arm, n=n, mean=mean, sd=None, low=None, high=None)
     sd = float(np.std(values, ddof=1))
+    if sd <= ROUNDING * float(np.abs(values).max()):
+        return Mean(arm=arm, n=n, mean=mean, sd=0.0, low=None, high=None)
     half = float(stats.t.ppf((1 + level) / 2, n - 1)) * sd / np.sqrt(n)
     return Mean(arm=arm, n=n, mean=mean, sd=sd, low=mean - half, high=mean + half)
 
@@ -75,6 +79,7 @@ def compare_to(fit: Fit, *, level: float = 0.95, margin: float | None = None) ->
             for arm in fit.arms
         ),
         differences=family.estimates,
+        no_noise=fit.no_noise,
     )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+ROUNDING = 1e-12  # of the largest value: noise below this share cannot be told from none
 _NOTHING = 1e-9  # fewer degrees of freedom than this are rounding
 
 

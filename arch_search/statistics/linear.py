@@ -7,15 +7,27 @@ import numpy as np
 import pandas as pd
 import statsmodels.formula.api as smf
 
-from arch_search.statistics.design import Array, Design, arm_variances, design_of, variance_shares
+from arch_search.statistics.design import (
+    ROUNDING,
+    Array,
+    Design,
+    arm_variances,
+    design_of,
+    variance_shares,
+)
 from arch_search.statistics.simultaneous import Law, holm, law_on
 
 Weights = Mapping[str, float]
 
+ONE_SEED = "one seed cannot tell a difference from noise"
+EQUAL_SEEDS = "the seeds are equal, so noise cannot be estimated"
+EQUAL_DIFFERENCES = "every seed shows the same differences, so noise cannot be estimated"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """Least squares over all arms. `df` 0: nothing is left to estimate the noise with.
+    """Least squares over all arms. `df` 0: the noise cannot be estimated, and `no_noise` says why:
+    no degree of freedom is left, or what is left shows no noise, as discrete scores often do.
 
     effects: (arms,), each minus the first arm.   covariance: (arms, arms) of the effects with the
     pooled variance, as in an analysis of variance; NaN without degrees of freedom.
@@ -31,6 +43,7 @@ class Fit:
     runs: pd.DataFrame
     design: Design
     variances: Array
+    no_noise: str = ""
 
     def standard_errors(self, weights: Array) -> Array:
         """(contrasts,), of contrasts with weights (contrasts, arms)."""
@@ -83,7 +96,8 @@ def fit_arms(table: pd.DataFrame, *, first: str) -> Fit:
     data = table.assign(arm=pd.Categorical(table["arm"], arms), seed=pd.Categorical(table["seed"]))
     formula = "value ~ C(arm) + C(seed)" if len(arms) > 1 else "value ~ C(seed)"
     fit = smf.ols(formula, data=data).fit()
-    df = int(fit.df_resid) if len(arms) > 1 else 0
+    no_noise = _no_noise(table, fit.df_resid, fit.mse_resid) if len(arms) > 1 else ONE_SEED
+    df = 0 if no_noise else int(fit.df_resid)
     names = [f"C(arm)[T.{arm}]" for arm in arms[1:]]
     effects, covariance = np.zeros(len(arms)), np.full((len(arms), len(arms)), np.nan)
     effects[1:] = fit.params[names]
@@ -101,7 +115,19 @@ def fit_arms(table: pd.DataFrame, *, first: str) -> Fit:
         runs=table.assign(fitted=fit.fittedvalues, residual=fit.resid),
         design=design,
         variances=arm_variances(design, residual[:, None])[:, 0],
+        no_noise=no_noise,
     )
+
+
+def _no_noise(table: pd.DataFrame, df: float, mean_square: float) -> str:
+    """Why residuals of so many degrees of freedom do not tell the noise; empty if they do."""
+    if df < 1:
+        return ONE_SEED
+    smallest = ROUNDING * float(np.abs(table["value"].to_numpy(float)).max())
+    if np.sqrt(mean_square) > smallest:
+        return ""
+    within = max(float(np.ptp(list(runs["value"]))) for _, runs in table.groupby("arm"))
+    return EQUAL_SEEDS if within <= smallest else EQUAL_DIFFERENCES
 
 
 def weight_matrix(arms: Sequence[str], contrasts: Mapping[str, Weights]) -> Array:
@@ -135,9 +161,6 @@ def estimate(
     if fit.df < 1:
         return Family(critical=None, estimates=tuple(named))
     errors = fit.standard_errors(weights)
-    scale = 1e-12 * float(np.abs(fit.runs["value"]).max())
-    if errors.max() <= scale:  # equal runs: no noise, every difference is exact
-        return Family(critical=0.0, estimates=tuple(_exact(e, scale, margin) for e in named))
     law = law_on(fit.design, weights)
     return _judged(named, errors, law, level, margin)
 
@@ -184,14 +207,6 @@ def _judged(
             for i, (one, error) in enumerate(zip(named, errors, strict=True))
         ),
     )
-
-
-def _exact(one: Estimate, rounding: float, margin: float | None) -> Estimate:
-    value = 0.0 if abs(one.value) <= rounding else one.value
-    p = float(value == 0)
-    within = None if margin is None else float(abs(value) >= margin)
-    return replace(one, value=value, standard_error=0.0, low=value, high=value, p_holm=p,
-                   p_simultaneous=p, p_equivalence=within, resolvable=0.0)  # fmt: skip
 
 
 def _require_linked(table: pd.DataFrame, others: list[str]) -> None:

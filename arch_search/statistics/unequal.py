@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from arch_search.statistics.design import Array, Design, own_variances, pooled_variance
+from arch_search.statistics.design import ROUNDING, Array, Design, own_variances, pooled_variance
 from arch_search.statistics.linear import Fit
 
 _DRAWS = 4_000
@@ -54,14 +54,15 @@ def paired_interval(
 ) -> tuple[float, float] | None:
     """An arm minus the baseline from their common seeds alone: no noise of other arms in it.
 
-    Holds for so many `comparisons` at once (Bonferroni). None: fewer than two common seeds.
+    Holds for so many `comparisons` at once (Bonferroni). None: fewer than two common seeds, or
+    equal differences in all of them.
     """
     wide = table.loc[table["arm"].isin([arm, baseline])].pivot(
         index="seed", columns="arm", values="value"
     )
     paired = (wide[arm] - wide[baseline]).dropna().to_numpy(float)
     n = len(paired)
-    if n < 2:
+    if n < 2 or np.ptp(paired) <= ROUNDING * float(wide.abs().to_numpy().max()):
         return None
     critical = stats.t.ppf(1 - (1 - level) / (2 * comparisons), n - 1)
     half = float(critical) * float(np.std(paired, ddof=1)) / np.sqrt(n)

@@ -103,6 +103,22 @@ def test_one_seed_resolves_nothing_and_says_so(planted):
     assert any("one seed" in s for s in comparison.sentences)
 
 
+def test_equal_seeds_resolve_nothing_and_say_so(planted):
+    root = planted(seeds=2)
+    for run in read_experiment("planted", root).runs:
+        path = run.folder.path / "result.json"
+        result = json.loads(path.read_text())
+        result["metrics"]["task/accuracy"] = 0.25 if run.arm.is_baseline else 0.5
+        path.write_text(json.dumps(result))
+    comparison = compare("planted", metric="task/accuracy", root=root)
+    first = arm_of(comparison, "m2rnn-1-first")
+    assert first.difference == pytest.approx(0.25)
+    assert {first.low, first.p_simultaneous, first.permutation_p, first.mean_low} == {None}
+    assert first.verdict == "not resolved: the seeds are equal, so noise cannot be estimated"
+    assert any("the seeds are equal, so noise cannot" in s for s in comparison.sentences)
+    assert not any("a true difference" in s for s in comparison.sentences)
+
+
 def test_an_arm_without_a_seed_of_the_baseline_waits_and_the_others_go_on(planted):
     lonely = {("m2rnn-1-last", seed) for seed in range(3)}
     others = {(arm, 3) for arm in ("baseline", "m2rnn-1-first", "m2rnn-2-spread")}

@@ -7,6 +7,7 @@ from scipy import stats
 
 from arch_search.statistics.blocked import fit_blocked
 from arch_search.statistics.draws import Draws
+from arch_search.statistics.linear import EQUAL_DIFFERENCES, EQUAL_SEEDS
 from arch_search.statistics.permutation import permutation_check
 from arch_search.statistics.power import resolvable_in_noise
 from arch_search.statistics.simultaneous import law_of, resolvable
@@ -74,13 +75,36 @@ def test_an_arm_without_a_common_seed_is_refused():
         fit_blocked(table, baseline="base")
 
 
-def test_one_seed_gives_no_interval_and_equal_runs_no_false_effect():
+def test_one_seed_gives_no_interval():
     single = fit_blocked(table_of({"base": [1.0], "a": [1.5]}), baseline="base")
     assert single.df == 0
     assert single.differences[0].low is None
-    values = [2.1, 2.3, 2.2]
-    equal = fit_blocked(table_of({"base": values, "a": values}), baseline="base")
-    assert (equal.differences[0].value, equal.differences[0].p_simultaneous) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("base", "arm", "said"),
+    [
+        ([0.9, 0.9], [0.1, 0.1], EQUAL_SEEDS),
+        ([0.1 + 0.2, 0.3], [0.3, 0.3], EQUAL_SEEDS),  # apart by a rounding
+        ([0.0, 0.0], [0.0, 0.0], EQUAL_SEEDS),
+        ([2.1, 2.3, 2.2], [2.1, 2.3, 2.2], EQUAL_DIFFERENCES),
+        ([0.25, 0.5], [0.5, 0.75], EQUAL_DIFFERENCES),
+    ],
+)
+def test_runs_without_noise_give_no_certainty(base, arm, said):
+    found = fit_blocked(table_of({"base": base, "a": arm}), baseline="base", margin=0.1)
+    one = found.differences[0]
+    assert one.value == pytest.approx(arm[0] - base[0])
+    assert {one.low, one.high, one.p_simultaneous, one.p_holm, one.p_equivalence} == {None}
+    assert (found.df, found.residual_sd, found.no_noise) == (0, None, said)
+
+
+def test_an_arm_of_equal_seeds_has_no_interval_of_its_own():
+    found = fit_blocked(table_of({"base": [0.5, 0.75], "a": [1.0, 1.0]}), baseline="base")
+    base, arm = found.means
+    assert base.low is not None
+    assert (arm.sd, arm.low, arm.high) == (0.0, None, None)
+    assert found.differences[0].low is not None
 
 
 def simulate(rng, *, arms, seeds, effects=None, tail=None):
