@@ -115,7 +115,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     share = experiment.plan.primary.smallest_effect
     if metric != experiment.plan.primary.metric:
         share = None  # it was stated for the primary metric alone
-    yes_or_no = is_yes_or_no(metric, list(table["value"]))
+    yes_or_no = is_yes_or_no(metric)
     found = _Analysis() if yes_or_no else _analyse(experiment, table, share)
     judge = partial(
         verdict,

@@ -8,11 +8,12 @@ import pandas as pd
 from arch_search.records import Experiment, RunRecord
 from arch_search.statistics.binary import Rate, rates
 
+_YES_OR_NO = ("solved", "found")  # of synthetic tasks, of collapse
 
-def is_yes_or_no(metric: str, values: Sequence[float]) -> bool:
-    """Named as such (`…/solved`), or never anything but 0 and 1."""
-    named = metric.rsplit("/", 1)[-1] == "solved"
-    return named or (len(values) > 0 and set(values) <= {0.0, 1.0})
+
+def is_yes_or_no(metric: str) -> bool:
+    """By its name: `…/solved`. A share of items is none, even where every run reached 0 or 1."""
+    return metric.partition(" ")[0].rsplit("/", 1)[-1] in _YES_OR_NO  # options may follow
 
 
 def solved_rates(experiment: Experiment, metric: str, table: pd.DataFrame) -> tuple[Rate, ...]:

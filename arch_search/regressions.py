@@ -36,10 +36,9 @@ def metric_effects(experiment: Experiment) -> tuple[MetricEffect, ...]:
     effects: list[MetricEffect] = []
     for metric in sorted(metrics, key=lambda name: (name != primary, name)):
         better = direction(metric)
-        table = metric_table(experiment, metric)
-        if not better or is_yes_or_no(metric, list(table["value"])):
+        if not better or is_yes_or_no(metric):
             continue
-        fit = linked_fit(experiment, table)
+        fit = linked_fit(experiment, metric_table(experiment, metric))
         if fit is None or fit.df < 1:
             continue
         model = compare_to(fit)

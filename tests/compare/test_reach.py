@@ -167,13 +167,13 @@ def test_exact_intervals_cover_at_least_nominally():
         assert inside >= stats.binom.ppf(0.001, 400, 0.95)
 
 
-def solved(root, answers):
-    """Write a yes-or-no metric into each result: answers[arm] lists one for each seed."""
+def solved(root, answers, metric="s3/solved"):
+    """Write a metric into each result: answers[arm] lists one for each seed."""
     for run in read_experiment("planted", root).runs:
         path = run.folder.path / "result.json"
         if path.exists():
             result = json.loads(path.read_text())
-            result["metrics"]["s3/solved"] = float(answers[run.arm.name][run.planned.seed])
+            result["metrics"][metric] = float(answers[run.arm.name][run.planned.seed])
             path.write_text(json.dumps(result))
     return root
 
@@ -190,6 +190,18 @@ def test_solved_or_not_gets_rates_and_a_failure_counts_as_not(planted):
     assert any("No odds ratio for m2rnn-1-first" in s for s in comparison.sentences)
     (spread,) = [f for f in comparison.failures if f.arm == "m2rnn-2-spread"]
     assert (spread.successes, spread.n) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "asked"),
+    [("s3/solved", True), ("collapse/found", True), ("s3/solved items=50", True),
+     ("task/sequence_accuracy", False), ("task/unsolved", False)],
+)  # fmt: skip
+def test_yes_or_no_is_what_a_metric_is_and_not_what_it_happened_to_be(planted, metric, asked):
+    answers = {arm: [0, 1, 1, 0, 1] for arm in ("baseline", "m2rnn-1-first", "m2rnn-1-last")}
+    root = solved(planted(), {**answers, "m2rnn-2-spread": [1, 1, 0, 1, 1]}, metric)
+    comparison = compare("planted", metric=metric, root=root)
+    assert (bool(comparison.rates), comparison.model is None) == (asked, asked)
 
 
 def test_ratio_and_its_bootstrap_interval():
