@@ -17,8 +17,11 @@ from scipy import optimize, stats
 
 from arch_search.errors import UsageError
 from arch_search.records import Experiment, RunRecord
+from blocks.options import did_you_mean
 
 RATIO = "collapse/ratio"
+PASSKEY = "passkey"  # the label of the evaluation, where none is asked for
+_PASSKEYS = re.compile(r"(.+)/strict_accuracy_(\d+)x")  # label, multiple of the training length
 LEVEL = 0.95
 PUBLISHED = (5.172, -4.469)  # slope and intercept of Mamba-2's forget threshold
 RATES = (1e-3, 50.0)  # of the exponential form, over the largest state size: from a line to a cliff
@@ -41,7 +44,8 @@ class GridPoint:
 class Threshold:
     """Of one state size and seed; None where no training length of the grid reached it.
 
-    `tried` are the lengths that ran. recall: 0 if not even the shortest context sufficed.
+    `tried` are the lengths that ran. recall: 0 if not even the shortest context sufficed. asked:
+    whether passkeys were evaluated at all, without which nothing is known of recall.
     """
 
     block: str
@@ -50,6 +54,7 @@ class Threshold:
     tried: tuple[int, ...]
     forget: int | None
     recall: int | None
+    asked: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,16 +89,20 @@ class ThresholdFit:
         return c["scale"] * np.expm1(c["rate"] * millions) + c["intercept"]
 
 
-def read_grid(experiment: Experiment, *, passkey: str = "passkey") -> tuple[GridPoint, ...]:
+def read_grid(experiment: Experiment, *, passkey: str | None = None) -> tuple[GridPoint, ...]:
     """Every finished run that was looked at for collapse.
 
     Args:
-        passkey: the label of the passkey evaluation.
+        passkey: the label of the passkey evaluation; `PASSKEY`, where there is one, if None.
     Raises:
-        UsageError: none was.
+        UsageError: none was, or no run has a passkey evaluation of the label asked for.
     """
+    if passkey is not None:
+        _require_label(experiment, passkey)
     points = tuple(
-        _point(run, passkey) for run in experiment.trained if run.metrics.get(RATIO) is not None
+        _point(run, passkey or PASSKEY)
+        for run in experiment.trained
+        if run.metrics.get(RATIO) is not None
     )
     if not points:
         raise UsageError(
@@ -102,10 +111,23 @@ def read_grid(experiment: Experiment, *, passkey: str = "passkey") -> tuple[Grid
     return points
 
 
+def _require_label(experiment: Experiment, label: str) -> None:
+    names = {name for run in experiment.trained for name in run.metrics}
+    labels = sorted({m[1] for name in names if (m := _PASSKEYS.fullmatch(name))})
+    if label not in labels:
+        raise UsageError(
+            f"no run of {experiment.plan.name} has a passkey evaluation of label {label!r}; "
+            f"labels: {', '.join(labels) or 'none'}.{did_you_mean(label, labels)}"
+        )
+
+
 def _point(run: RunRecord, passkey: str) -> GridPoint:
     length = run.arm.data.sequence_length
-    pattern = re.compile(rf"{re.escape(passkey)}/strict_accuracy_(\d+)x")
-    found = {int(m[1]) * length: v for k, v in run.metrics.items() if (m := pattern.fullmatch(k))}
+    found = {
+        int(m[2]) * length: accuracy
+        for name, accuracy in run.metrics.items()
+        if (m := _PASSKEYS.fullmatch(name)) and m[1] == passkey
+    }
     kinds = dict.fromkeys(layer.kind for layer in run.arm.model.layers)
     return GridPoint(
         block="+".join(kinds),
@@ -129,7 +151,7 @@ def find_thresholds(
         )
         first = next((p for p in own if p.ratio <= factor), None)
         reached = [n for n, a in first.passkeys.items() if a >= accuracy] if first else []
-        recall = None if first is None or not first.passkeys else max(reached, default=0)
+        recall = max(reached, default=0) if first and first.passkeys else None
         found.append(
             Threshold(
                 block=block,
@@ -138,6 +160,7 @@ def find_thresholds(
                 tried=tuple(p.training_length for p in own),
                 forget=first.training_length if first else None,
                 recall=recall,
+                asked=any(p.passkeys for p in ([first] if first else own)),
             )
         )
     return tuple(found)

@@ -45,8 +45,8 @@ def thresholds(
                       "evaluated it if not given.")] = None,
     accuracy: Annotated[float, typer.Option("--accuracy", min=0, max=1, help="Of passkeys, up to "
                                             "the recall limit.")] = LEVEL,
-    passkey: Annotated[str, typer.Option("--passkey", help="Label of the passkey evaluation.")]
-    = "passkey",
+    passkey: Annotated[str | None, typer.Option("--passkey", help="Label of the passkey "
+                       "evaluation; passkey, if there is one, if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:  # fmt: skip
     """From which training length on each state size forgets, how far it then recalls, and fits."""
@@ -55,7 +55,7 @@ def thresholds(
     points = read_grid(experiment, passkey=passkey)
     limit = factor if factor is not None else _evaluated_factor(experiment)
     grids = tuple(
-        _grid(block, [p for p in points if p.block == block], limit, accuracy)
+        grid_of(block, [p for p in points if p.block == block], limit, accuracy)
         for block in dict.fromkeys(point.block for point in points)
     )
     files = write_thresholds(grids, experiment.folder.report, limit)
@@ -85,21 +85,28 @@ class Grid:
         said += [f"{self.block}: {beside_published(fit)}" for fit in self.fits["forget"][:1]]
         for what, title in WHATS.items():
             short = title.split(" (")[0]
-            missing = [t for t in self.found if not getattr(t, what)]
-            if missing and (what == "forget" or any(t.recall is not None for t in self.found)):
-                sizes = sorted({t.state_elements for t in missing})
+            looked = [t for t in self.found if what == "forget" or t.asked]
+            if missing := [t for t in looked if not getattr(t, what)]:
                 said.append(
-                    f"{self.block}: no {short} within the grid for {len(missing)} of "
-                    f"{len(self.found)} runs of a size and seed (state elements "
-                    f"{', '.join(f'{n:,}' for n in sizes)}): they are not in the fits, which then "
-                    "tend to be too flat."
+                    f"{self.block}: no {short} within the grid for {self._share(missing)}: they "
+                    "are not in the fits, which then tend to be too flat."
                 )
-            if not self.fits[what]:
+            if looked and not self.fits[what]:
                 said.append(f"{self.block}: too few state sizes reached a {short} to fit it.")
+        if unasked := [t for t in self.found if not t.asked]:
+            said.append(
+                f"{self.block}: no passkey evaluation for {self._share(unasked)}: nothing is "
+                "known of their recall limit."
+            )
         return said
 
+    def _share(self, some: Sequence[Threshold]) -> str:
+        sizes = ", ".join(f"{n:,}" for n in sorted({t.state_elements for t in some}))
+        return f"{len(some)} of {len(self.found)} runs of a size and seed (state elements {sizes})"
 
-def _grid(block: str, points: Sequence[GridPoint], factor: float, accuracy: float) -> Grid:
+
+def grid_of(block: str, points: Sequence[GridPoint], factor: float, accuracy: float) -> Grid:
+    """One block's grid; collapse is a ratio over `factor`, recall an accuracy from `accuracy`."""
     found = find_thresholds(points, factor=factor, accuracy=accuracy)
     fits = {what: fit_thresholds(found, what) for what in WHATS}
     return Grid(block=block, points=tuple(points), found=found, fits=fits)
@@ -214,9 +221,16 @@ def _table(grid: Grid, factor: float) -> Table:
         cells = [ratios.get((t.state_elements, t.seed, n)) for n in lengths]
         shown = ["" if r is None else f"{r:.2f}{'*' if r > factor else ''}" for r in cells]
         forget = "not in the grid" if t.forget is None else f"{t.forget:,}"
-        recall = "" if t.recall is None else f"{t.recall:,}" if t.recall else "nowhere"
-        table.add_row(f"{t.state_elements:,}", str(t.seed), *shown, forget, recall)
+        table.add_row(f"{t.state_elements:,}", str(t.seed), *shown, forget, _recall(t))
     return table
+
+
+def _recall(found: Threshold) -> str:
+    if not found.asked:
+        return "no passkey evaluation"
+    if found.recall is None:
+        return ""
+    return f"{found.recall:,}" if found.recall else "nowhere"
 
 
 def _as_json(grids: Sequence[Grid], factor: float) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from arch_search.thresholds import (
     fit_sentence,
     fit_thresholds,
 )
+from dashboards.threshold_command import grid_of
 
 PUBLISHED = (0.8e6, 1.6e6, 2.4e6, 4.8e6, 12.9e6, 19.3e6)
 
@@ -41,6 +42,20 @@ def test_thresholds_are_the_first_length_that_holds_and_the_last_context_that_is
     strict = find_thresholds(grid, factor=1.5)[0]
     assert (strict.forget, strict.recall) == (128, 256)
     assert find_thresholds(grid, factor=2.0, accuracy=0.98)[0].recall == 64
+
+
+def test_passkeys_that_were_not_asked_are_not_counted_as_missed():
+    sizes = (100, 200, 400)
+    grid = [point(size, 32, 1.0, {32: 0.1}) for size in sizes] + [point(800, 32, 1.0)]
+    missed, *_, unasked = find_thresholds(grid, factor=2.0)
+    assert (missed.recall, missed.asked) == (0, True)
+    assert (unasked.recall, unasked.asked) == (None, False)
+    said = " ".join(grid_of("mamba2", grid, 2.0, 0.95).sentences())
+    assert "no recall limit within the grid for 3 of 4 runs" in said
+    assert "no passkey evaluation for 1 of 4 runs of a size and seed (state elements 800)" in said
+    never = " ".join(grid_of("mamba2", grid[-1:], 2.0, 0.95).sentences())
+    assert "recall limit within" not in never
+    assert "no passkey evaluation for 1 of 1" in never
 
 
 def test_fits_find_the_published_coefficients():
