@@ -17,6 +17,7 @@ from arch_search.records import Experiment, curve_metric, curves
 from arch_search.spec import ScheduleSpec
 from arch_search.statistics.blocked import BlockedModel, fit_blocked, linked_arms
 from arch_search.statistics.design import ROUNDING, Array
+from arch_search.wording import percentage
 
 _FLOPS = "forward_flops_per_token"
 NO_CURVE = "validation was logged at fewer than three steps (log.validate_every)"
@@ -100,7 +101,7 @@ def equal_flops(experiment: Experiment) -> Reading | None:
 def equal_seconds(experiment: Experiment, speeds: Speeds) -> Reading | None:
     """The same at equal seconds of training, by the throughput lane's speeds."""
     cost = {arm: 1 / speed for arm, speed in speeds.tokens_per_second.items()}
-    source = f"{speeds.source}; each speed known to ±{100 * speeds.uncertain:.2g} %"
+    source = f"{speeds.source}; each speed known to ±{percentage(speeds.uncertain)} %"
     return _at_equal_cost(experiment, cost, "seconds", source)
 
 

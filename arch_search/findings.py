@@ -7,7 +7,7 @@ from arch_search.plan_spec import ContrastSpec
 from arch_search.statistics.blocked import BlockedModel
 from arch_search.statistics.linear import ONE_SEED, Estimate, Family, Fit, estimate
 from arch_search.statistics.permutation import PermutationCheck
-from arch_search.wording import counted, signed
+from arch_search.wording import counted, percentage, signed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,7 +239,7 @@ def _sizes(found: Sequence[float], base: float) -> str:
     sizes = " to ".join(f"{end:.2g}" for end in ends)
     if not base:
         return sizes
-    return f"{sizes} ({' to '.join(f'{100 * end / base:.2g}' for end in ends)} % of the baseline)"
+    return f"{sizes} ({' to '.join(percentage(end / base) for end in ends)} % of the baseline)"
 
 
 def _found(outcome: ArmOutcome) -> bool:

@@ -8,7 +8,7 @@ from arch_search.measured_speeds import read_speeds
 from arch_search.metric_names import label
 from arch_search.records import Experiment
 from arch_search.spec import ScheduleSpec
-from arch_search.wording import signed
+from arch_search.wording import percentage, signed
 
 
 def read_at_equal_cost(experiment: Experiment) -> tuple[tuple[Reading, ...], str]:
@@ -16,7 +16,7 @@ def read_at_equal_cost(experiment: Experiment) -> tuple[tuple[Reading, ...], str
     speeds, reason = read_speeds(experiment)
     seconds = None
     if speeds and speeds.spread <= speeds.uncertain:
-        known = f"±{100 * speeds.uncertain:.2g} % ({speeds.source})"
+        known = f"±{percentage(speeds.uncertain)} % ({speeds.source})"
         reason = f"speeds are known to {known}, and arms differ by no more than that"
     elif speeds:
         seconds = equal_seconds(experiment, speeds)

@@ -8,6 +8,7 @@ from arch_search.metric_names import direction, label
 from arch_search.outcomes import is_yes_or_no
 from arch_search.records import Experiment
 from arch_search.statistics.blocked import compare_to
+from arch_search.wording import percent
 
 _NOT_TASKS = ("train/", "throughput/", "memory/", "val/subset_")
 _SAME = ("val/byte_perplexity", "val/token_perplexity", "val/word_perplexity")  # as bits per byte
@@ -65,10 +66,6 @@ def regression_sentences(effects: tuple[MetricEffect, ...], primary: str) -> Ite
     worse = [e for e in effects if e.finding == "worse" and e.metric != primary]
     main = {e.arm: e.finding for e in effects if e.metric == primary}
     for arm in dict.fromkeys(e.arm for e in worse):
-        listed = ", ".join(
-            f"{label(e.metric)} ({100 * e.share:+.2g} %)".replace("-", "−")
-            for e in worse
-            if e.arm == arm
-        )
+        listed = ", ".join(f"{label(e.metric)} ({percent(e.share)})" for e in worse if e.arm == arm)
         besides = f", though better on {label(primary)}" if main.get(arm) == "better" else ""
         yield f"Regression in {arm}: {listed}{besides}."

@@ -19,6 +19,7 @@ from arch_search.metric_names import direction
 from arch_search.plan_spec import ArmSpec, FindingSpec, Plan, PlannedRun, TuneSpec
 from arch_search.progress import run_state
 from arch_search.storage import Root, RunFolder
+from arch_search.wording import percent
 
 FIRST_SEED = 1_000_000  # far from the seeds that a comparison counts from 0
 BASELINE = "baseline"
@@ -164,7 +165,7 @@ def describe_tuning(
 def _tuned(one: TuneSpec) -> FindingSpec:
     best = one.means[f"{one.learning_rate:g}"]
     spread = {rate: mean / best - 1 for rate, mean in one.means.items()}
-    shown = ", ".join(f"{rate}: {100 * share:+.2g} %" for rate, share in spread.items())
+    shown = ", ".join(f"{rate}: {percent(share)}" for rate, share in spread.items())
     failed = f"; failed at {', '.join(one.failed)}" if one.failed else ""
     text = (
         f"learning rate of {one.level}: {one.learning_rate:g} by {one.metric} in {one.experiment} "

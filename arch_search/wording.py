@@ -41,9 +41,19 @@ def shown_value(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def percentage(share: float, *, digits: int = 2, sign: str = "") -> str:
+    """So many significant digits, or a whole number where it has more: 0.36, 12, 120.
+
+    sign: '+' to show it where the share is positive; a minus is a true one.
+    """
+    number = 100 * share
+    few = abs(number) < 10**digits - 0.5
+    return (f"{number:{sign}.{digits}g}" if few else f"{number:{sign},.0f}").replace("-", "−")
+
+
 def percent(share: float) -> str:
-    """A signed share: +1.2 %, with a true minus sign."""
-    return f"{100 * share:+.2g} %".replace("-", "−")
+    """A signed share: +1.2 %, +120 %."""
+    return f"{percentage(share, sign='+')} %"
 
 
 def counted(number: int, noun: str) -> str:
@@ -53,7 +63,7 @@ def counted(number: int, noun: str) -> str:
 
 def share(value: float) -> str:
     """An unsigned share to three digits: 0.3 %."""
-    return f"{100 * value:.3g} %"
+    return f"{percentage(value, digits=3)} %"
 
 
 def signed(value: float | None) -> str:

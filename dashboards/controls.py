@@ -11,6 +11,7 @@ from arch_search.documents import FEW, REACH, DocumentDifference
 from arch_search.metric_names import label
 from arch_search.records import Experiment, RunRecord, curve_metric, curves
 from arch_search.starts import branch_sentences
+from arch_search.wording import percent
 
 NOTABLE = 0.005  # a share; smaller differences in a count are not worth a sentence
 
@@ -62,8 +63,7 @@ def residues(experiment: Experiment) -> list[str]:
         }
         arm, largest = max(shares.items(), key=lambda item: abs(item[1]), default=("", 0.0))
         if abs(largest) > NOTABLE and name not in base.factors:
-            change = f"{100 * largest:+.2g} %".replace("-", "−")
-            found.append(f"{name.replace('_', ' ')} ({change} in {arm})")
+            found.append(f"{name.replace('_', ' ')} ({percent(largest)} in {arm})")
     if not found:
         return []
     return [
