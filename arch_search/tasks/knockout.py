@@ -10,10 +10,10 @@ The model is not trained for it: a layer that others could stand in for may look
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from arch_search.data import Split
@@ -32,9 +32,9 @@ class KnockoutOptions:
     """evaluate: what is measured each time, as in an experiment file.   layers: all if empty."""
 
     evaluate: tuple[Entry, ...] = ({"perplexity": {"documents": 8, "tokens_per_document": 1_024}},)
-    ways: tuple[Way, ...] = ("removed", "reset_each_token")
+    ways: Annotated[tuple[Way, ...], Field(min_length=1)] = ("removed", "reset_each_token")
     segment: PositiveInt = 64
-    layers: tuple[int, ...] = ()
+    layers: tuple[NonNegativeInt, ...] = ()
 
 
 class Knockout(Task):
@@ -49,11 +49,6 @@ class Knockout(Task):
     def check(self, split: Split, sequence_length: int, options: KnockoutOptions) -> None:
         for spec in _inner(options):
             _task(spec).check(split, sequence_length, _options(spec))
-        if not options.ways or min(options.layers, default=0) < 0:
-            raise ValueError(
-                f"knockout: ways {list(options.ways)}, layers {list(options.layers)}; expected at "
-                "least one way, and layers from 0 on"
-            )
 
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: KnockoutOptions

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from arch_search.data import Split, spellings_of
@@ -86,9 +87,9 @@ def perplexity(nats: float, count: int) -> float:
 class PerplexityOptions:
     """window: tokens seen at once (0: the training length). tokens_per_document: 0 for all."""
 
-    window: int = 0
-    tokens_per_document: int = 8_192
-    documents: int = 0  # the first so many of the split; 0 for all
+    window: NonNegativeInt = 0
+    tokens_per_document: NonNegativeInt = 8_192
+    documents: NonNegativeInt = 0  # the first so many of the split; 0 for all
 
 
 class Perplexity(Task):
@@ -146,9 +147,9 @@ class Perplexity(Task):
 class LossByPositionOptions:
     """multiple: of the training length; documents: at most so many, those long enough."""
 
-    multiple: int = 8
-    documents: int = 32
-    buckets: int = 64
+    multiple: PositiveInt = 8
+    documents: PositiveInt = 32
+    buckets: PositiveInt = 64
 
 
 class LossByPosition(Task):

@@ -7,9 +7,11 @@ that cannot forget gets worse than chance some time after its training length.
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from arch_search.data import Split, spellings_of
 from arch_search.devices import autocast
@@ -22,9 +24,9 @@ from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 class NewlinesOptions:
     """multiple: how far, in training lengths; piece: tokens computed at once (0: the length)."""
 
-    multiple: int = 16
-    buckets: int = 64
-    piece: int = 0
+    multiple: Annotated[int, Field(ge=2)] = 16
+    buckets: PositiveInt = 64
+    piece: NonNegativeInt = 0
 
 
 class Newlines(Task):
@@ -35,10 +37,10 @@ class Newlines(Task):
 
     def check(self, split: Split, sequence_length: int, options: NewlinesOptions) -> None:
         _newline(split)
-        if options.multiple < 2 or options.buckets < options.multiple:
+        if options.buckets < options.multiple:
             raise ValueError(
                 f"newlines: multiple is {options.multiple} and buckets {options.buckets}; expected "
-                "a multiple of at least 2, and no fewer buckets than that"
+                "no fewer buckets than that"
             )
 
     def __call__(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from arch_search.data import Split
 from arch_search.data.encoding import tokenizer_of
@@ -60,7 +60,7 @@ class TextOptions:
 
     task: dict[str, Any] = field(default_factory=dict)
     items: PositiveInt = 100
-    multiples: tuple[PositiveInt, ...] = (1, 2, 4)
+    multiples: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 2, 4)
     further: NonNegativeInt = 8
     label: str = ""
     seed: NonNegativeInt = 0

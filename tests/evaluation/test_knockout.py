@@ -78,8 +78,6 @@ def test_what_is_wrong_is_refused(context, model_of):
     ):
         with pytest.raises(ValueError, match=says):
             Knockout().check(context.split, 32, Knockout.Options(evaluate=entries))
-    with pytest.raises(ValueError, match="at least one way"):
-        Knockout().check(context.split, 32, Knockout.Options(ways=()))
     with pytest.raises(ValueError, match="no layer 3; the model has 0 to 0"):
         Knockout()(model_of("gru"), context, Knockout.Options(layers=(3,)))
     with pytest.raises(UsageError, match=r"evaluate.knockout.ways"):

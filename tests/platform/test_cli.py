@@ -27,6 +27,7 @@ BAD = [
     (["plan", FIRST, "data.sequence_length=65536", "train.tokens=1M"], "use a smaller multiple"),
     (["plan", FIRST, "evaluate=[perplexty]"], "did you mean 'perplexity'"),
     (["plan", FIRST, "evaluate=[{perplexity: {windw: 3}}]"], "evaluate.perplexity.windw"),
+    (["plan", FIRST, "evaluate=[{perplexity: {documents: -1}}]"], "equal to 0 (got -1)"),
     (["plan", FIRST, "primary.metric=val/bits_per_bite"], "did you mean 'val/bits_per_byte'"),
     (["plan", FIRST, "resources.micro_batch=9"], "micro_batch is 9"),
     (["plan", FIRST, "seeds=0"], "no seed at all"),

@@ -226,6 +226,7 @@ def test_what_is_wrong_is_one_line(command, trained):
     for arguments, says in (
         ((plan.name, "--task", "perplexty"), "did you mean 'perplexity'"),
         ((plan.name, "--task", "perplexity", "windw=3"), "evaluate.perplexity.windw"),
+        ((plan.name, "--task", "perplexity", "documents=-1"), "equal to 0 (got -1)"),
         ((plan.name, "--task", "perplexity", "window"), "expected KEY=VALUE"),
         ((plan.name, "--task", "perplexity", "-t", "newlines", "window=3"), "exactly one --task"),
         ((plan.name, "--task", "loss_by_position", "multiple=5000"), "use a smaller multiple"),

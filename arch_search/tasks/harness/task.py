@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
 from arch_search.data import Split
 from arch_search.data.encoding import tokenizer_of
@@ -53,7 +53,7 @@ class LmEvalOptions:
     begin: bool = False
     lengths: tuple[PositiveInt, ...] = ()
     batch: NonNegativeInt = 0
-    seed: int = 1234
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1234  # as NumPy takes it
 
 
 class LmEval(Task):
