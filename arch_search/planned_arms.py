@@ -14,7 +14,14 @@ from arch_search.hold import QUANTITIES, check_holds, hold_model
 from arch_search.model import ModelCounts, count_model
 from arch_search.pattern import format_pattern
 from arch_search.plan_spec import ArmSpec
-from arch_search.planned_data import PlannedData, check_data, check_decoder, data_spec, find_data
+from arch_search.planned_data import (
+    PlannedData,
+    check_data,
+    check_decoder,
+    check_evaluations,
+    data_spec,
+    find_data,
+)
 from arch_search.resolve import NamedModel, change_layer, name_model, solve_state
 from arch_search.run_settings import EvaluationSpec
 from arch_search.spec import ModelSpec, TrainSpec, content_hash
@@ -61,6 +68,7 @@ def resolve_arms(
             resolved = replace(resolved, train=replace(resolved.train, start=start))
         check_data(resolved.data, found, evaluations)
         check_decoder(resolved.model, resolved.data)
+        check_evaluations(resolved.model, resolved.data, evaluations, arm=resolved.name)
         if target is None:
             target = count_model(resolved.model, resolved.data.sequence_length)
         else:

@@ -135,6 +135,20 @@ def check_data(data: DataSpec, found: PlannedData, evaluations: Sequence[Evaluat
         raise UsageError(text if text.startswith("evaluate") else f"data: {text}") from None
 
 
+def check_evaluations(
+    model: ModelSpec, data: DataSpec, evaluations: Sequence[EvaluationSpec], *, arm: str
+) -> None:
+    """Raise UsageError if an arm's model, or what it trains on, cannot be evaluated as asked."""
+    for evaluation in evaluations:
+        options = read_options(evaluation.task, evaluation.options)
+        try:
+            task(evaluation.task).check_run(model, data, options)
+        except ValueError as error:
+            text = str(error)
+            where = "" if text.startswith("evaluate") else f"evaluate.{evaluation.task}: "
+            raise UsageError(f"{where}{text} (arm {arm})") from None
+
+
 def check_decoder(model: ModelSpec, data: DataSpec) -> None:
     """Raise UsageError unless the model reads its features as the task needs it."""
     needed = generator(next(iter(data.task))).decoder if data.task else "none"

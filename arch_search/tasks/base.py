@@ -9,7 +9,7 @@ import torch
 
 from arch_search.data import Split
 from arch_search.model import LanguageModel
-from arch_search.spec import DataSpec
+from arch_search.spec import DataSpec, ModelSpec
 
 Table = Mapping[str, list[Any]]
 
@@ -74,6 +74,11 @@ class Task(ABC):
         self, split: Split, sequence_length: int, options: Any
     ) -> None:
         """Raise ValueError if the data cannot be evaluated so; called before anything runs."""
+
+    def check_run(  # noqa: B027 (most tasks suit any model)
+        self, model: ModelSpec, data: DataSpec, options: Any
+    ) -> None:
+        """Raise ValueError if a model that trains on `data` cannot be evaluated so."""
 
     @abstractmethod
     def __call__(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from arch_search.data import Split
 from arch_search.model import LanguageModel, Layer
 from arch_search.run_settings import EvaluationSpec
+from arch_search.spec import DataSpec, ModelSpec
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
 from blocks.base import State
 
@@ -50,6 +51,11 @@ class Knockout(Task):
         for spec in _inner(options):
             _task(spec).check(split, sequence_length, _options(spec))
 
+    def check_run(self, model: ModelSpec, data: DataSpec, options: KnockoutOptions) -> None:
+        _layers(len(model.layers), options)
+        for spec in _inner(options):
+            _task(spec).check_run(model, data, _options(spec))
+
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: KnockoutOptions
     ) -> Evaluation:
@@ -58,10 +64,7 @@ class Knockout(Task):
         Raises:
             ValueError: a layer that the model has not.
         """
-        depth = len(model.layers)
-        layers = options.layers or tuple(range(depth))
-        if max(layers) >= depth:
-            raise ValueError(f"knockout: no layer {max(layers)}; the model has 0 to {depth - 1}")
+        layers = _layers(len(model.layers), options)
         whole = _measure(model, context, options)
         names = ("layer", "kind", "way", "metric", "whole", "without", "change")
         rows: dict[str, list[Any]] = {name: [] for name in names}
@@ -81,6 +84,13 @@ class Knockout(Task):
             tables={"knockout": rows},
             convention=f"one layer at a time, not retrained: {', '.join(options.ways)}{segment}",
         )
+
+
+def _layers(depth: int, options: KnockoutOptions) -> tuple[int, ...]:
+    layers = options.layers or tuple(range(depth))
+    if max(layers) >= depth:
+        raise ValueError(f"no layer {max(layers)}; the model has 0 to {depth - 1}")
+    return layers
 
 
 def _measure(

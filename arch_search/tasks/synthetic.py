@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from arch_search.devices import autocast
 from arch_search.model import LanguageModel
-from arch_search.spec import UnitShare
+from arch_search.spec import DataSpec, ModelSpec, UnitShare
 from arch_search.synthetic.base import Examples, Generator, examples
 from arch_search.synthetic.registry import generator, read_task
 from arch_search.tasks.base import Evaluation, EvaluationContext, Table, Task
@@ -53,14 +53,23 @@ class SyntheticEvaluation(Task):
         names = [f"{kind}{end}" for kind in kinds for end in ends]
         return tuple(f"{options.label}/{name}" for name in (*names, "solved", "chance"))
 
+    def check_run(self, model: ModelSpec, data: DataSpec, options: SyntheticOptions) -> None:
+        name, task_options = _task(data, options)
+        task = generator(name)
+        needed = task.vocabulary(task_options)
+        if needed > model.vocabulary:
+            raise ValueError(f"{name} has {needed} tokens so, and the model {model.vocabulary}")
+        for length in _drawn(task, _lengths(task, data.sequence_length, options)):
+            task.check(task_options, length)
+
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: SyntheticOptions
     ) -> Evaluation:
-        name, task_options = _task(context, options)
+        name, task_options = _task(context.data, options)
         task = generator(name)
-        multiples = sorted(options.multiples or (MULTIPLES if task.prefixed else (1,)))
-        lengths = [m * context.sequence_length for m in multiples]
-        drawn = lengths[-1:] if task.prefixed else lengths
+        multiples = _multiples(task, options)
+        lengths = _lengths(task, context.sequence_length, options)
+        drawn = _drawn(task, lengths)
         metrics: dict[str, float] = {}
         tables: dict[str, Table] = {}
         scores: dict[int, Scores] = {}
@@ -200,7 +209,7 @@ def training_length_accuracy(
 ) -> float:
     """Accuracy on about `tokens` tokens of items that are not trained on: for curves."""
     length = context.sequence_length
-    name, options = _task(context, SyntheticOptions())
+    name, options = _task(context.data, SyntheticOptions())
     indices = np.arange(max(tokens // length, 1))
     items = examples(
         generator(name), name, options,
@@ -211,11 +220,24 @@ def training_length_accuracy(
     ]
 
 
-def _task(context: EvaluationContext, options: SyntheticOptions) -> tuple[str, Any]:
-    given = options.task or (context.data.task if context.data else None)
+def _task(data: DataSpec | None, options: SyntheticOptions) -> tuple[str, Any]:
+    given = options.task or (data.task if data else None)
     if given is None:
-        raise ValueError("evaluate: task needs to be told which, as {task: {state_tracking: {}}}")
+        raise ValueError("evaluate.task.task: name one, as {task: {task: {state_tracking: {}}}}")
     return read_task(given)
+
+
+def _multiples(task: Generator, options: SyntheticOptions) -> list[int]:
+    return sorted(options.multiples or (MULTIPLES if task.prefixed else (1,)))
+
+
+def _lengths(task: Generator, training_length: int, options: SyntheticOptions) -> list[int]:
+    return [multiple * training_length for multiple in _multiples(task, options)]
+
+
+def _drawn(task: Generator, lengths: list[int]) -> list[int]:
+    """Lengths at which items are drawn: prefixed ones of the greatest show the shorter, too."""
+    return lengths[-1:] if task.prefixed else lengths
 
 
 def _suffix(multiple: int) -> str:

@@ -22,6 +22,7 @@ from arch_search.data.tokenizers.byte_level import BYTES
 from arch_search.errors import UsageError
 from arch_search.generation import Inference, generate
 from arch_search.model import LanguageModel
+from arch_search.spec import DataSpec, ModelSpec
 from arch_search.synthetic.draws import Draws
 from arch_search.synthetic.haystacks import sentences, sentences_of
 from arch_search.synthetic.registry import generator, read_task
@@ -84,7 +85,7 @@ class TextEvaluation(Task):
         names = [f"{label}/{kind}_{m}x" for kind in kinds for m in options.multiples]
         return (*names, f"{label}/chance")
 
-    def check(self, split: Split, sequence_length: int, options: TextOptions) -> None:
+    def check(self, split: Split | None, sequence_length: int, options: TextOptions) -> None:
         """Raises ValueError: wrong options of the task, or a length without room for an item."""
         task, task_options = self._task(options)
         if options.haystack:
@@ -95,6 +96,10 @@ class TextEvaluation(Task):
                 task.items(draws, length, task_options, _tokenizer(split), lambda: ["Hay."])
             except ValueError as error:
                 raise UsageError(f"evaluate.{self.name} at {multiple}x: {error}") from None
+
+    def check_run(self, model: ModelSpec, data: DataSpec, options: TextOptions) -> None:
+        if data.task is not None:
+            self.check(None, data.sequence_length, options)
 
     def __call__(
         self, model: LanguageModel, context: EvaluationContext, options: TextOptions

