@@ -2,6 +2,8 @@
 
 Accuracy counts asked positions, where the most probable token is the target. Sequence accuracy is
 the share of items with every position right up to a length; the table has it for each position.
+`chance` is the accuracy that needs no input, `sequence_chance`, for tasks written as text, the
+share of whole answers that a guess gets right.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from arch_search.model import LanguageModel
 from arch_search.spec import DataSpec, ModelSpec, UnitShare
 from arch_search.synthetic.base import Examples, Generator, examples
 from arch_search.synthetic.registry import generator, read_task
+from arch_search.synthetic.text import TextTask
 from arch_search.tasks.base import Evaluation, EvaluationContext, Table, Task
+from arch_search.tasks.chance import chance_of_accuracy
 
 TOKENS_PER_FORWARD = 16_384
 MULTIPLES = (1, 2, 4)  # of the training length, for tasks in which longer is harder
@@ -51,7 +55,8 @@ class SyntheticEvaluation(Task):
         kinds = (*kinds, "balanced_accuracy")
         ends = [_suffix(m) for m in options.multiples or MULTIPLES]
         names = [f"{kind}{end}" for kind in kinds for end in ends]
-        return tuple(f"{options.label}/{name}" for name in (*names, "solved", "chance"))
+        names = (*names, "solved", "chance", "sequence_chance")
+        return tuple(f"{options.label}/{name}" for name in names)
 
     def check_run(self, model: ModelSpec, data: DataSpec, options: SyntheticOptions) -> None:
         name, task_options = _task(data, options)
@@ -86,7 +91,11 @@ class SyntheticEvaluation(Task):
                 metrics[f"{options.label}/{kind}{_suffix(multiple)}"] = value
         worst = scores[drawn[-1]].worst()
         metrics[f"{options.label}/solved"] = float(worst >= options.solved_at)
-        metrics[f"{options.label}/chance"] = task.chance(task_options, context.sequence_length)
+        chance = chance_of_accuracy(name, task_options, context.sequence_length)
+        metrics[f"{options.label}/chance"] = chance
+        if isinstance(task, TextTask):
+            whole = task.chance(task_options, context.sequence_length)
+            metrics[f"{options.label}/sequence_chance"] = whole
         tables["by_position"] = _joined([s.by_position(length) for length, s in scores.items()])
         tables["items"] = _joined([s.by_item(length) for length, s in scores.items()])
         return Evaluation(

@@ -11,10 +11,11 @@ from arch_search.data.tokenizers.byte_level import BYTES
 from arch_search.errors import UsageError
 from arch_search.model import IGNORED, LanguageModel, build_model
 from arch_search.spec import DataSpec, LayerSpec, ModelSpec
-from arch_search.synthetic.base import Examples
-from arch_search.synthetic.registry import generator, resolved_task
+from arch_search.synthetic.base import Examples, examples
+from arch_search.synthetic.registry import generator, read_task, resolved_task
 from arch_search.synthetic.text import TextItem
 from arch_search.tasks.base import EvaluationContext
+from arch_search.tasks.chance import chance_of_accuracy
 from arch_search.tasks.registry import read_options, resolve, task
 from arch_search.tasks.synthetic import (
     Scores,
@@ -142,6 +143,48 @@ def test_a_constant_answer_is_at_chance():
     found = task("task")(Oracle(0), context_for("state_tracking", 16),
                          read_options("task", {"items": 1000}))  # fmt: skip
     assert found.metrics["task/accuracy_4x"] == pytest.approx(1 / 6, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("passkey", {"digits": 3}, (1 + 3 * 0.1) / 4),
+        ("passkey", {"digits": 1}, (1 + 0.1) / 2),
+        ("needles", {"form": "small", "digits": 2}, (2 * 0.1 + 1) / 3),
+        ("modular_arithmetic", {"brackets": True}, None),
+        ("memorization", {"vocabulary": 12}, None),
+        ("entity_tracking", {}, None),
+        ("state_tracking", {"group": "S3", "moved": 2}, None),
+        ("state_tracking", {"group": "S3"}, 1 / 6),
+        ("selective_copying", {"vocabulary": 10}, 1 / 8),
+    ],
+)
+def test_chance_is_the_accuracy_of_the_best_constant_answers(name, options, expected):
+    """Of the most frequent answer at each place of an answer, on items drawn apart."""
+    length, (_, read) = 256 if name != "state_tracking" else 12, read_task({name: options})
+    chance = chance_of_accuracy(name, read, length)
+    assert chance == chance_of_accuracy(name, read, length)
+    draws = {"length": length, "indices": np.arange(2000), "purpose": "evaluate", "seed": 5}
+    items = examples(generator(name), name, read, **draws)
+    said, places = np.zeros_like(items.targets), np.cumsum(items.asked, axis=1)
+    for place in range(1, places.max() + 1):
+        there = items.asked & (places == place)
+        said[there] = np.bincount(items.targets[there]).argmax()
+    found = Scores(items, said, generator(name)).up_to(length)["accuracy"]
+    assert found == pytest.approx(chance, abs=0.02)
+    if expected is not None:
+        assert chance == pytest.approx(expected, abs=0.01)
+    elif name != "entity_tracking":
+        assert chance > generator(name).chance(read, length) + 0.01
+
+
+def test_a_text_has_a_chance_of_its_characters_and_of_the_whole_answer():
+    context = context_for("passkey", 512, digits=3)
+    options = read_options("task", {"items": 20})
+    found = task("task")(small_model("gru", vocabulary=257), context, options).metrics
+    assert found["task/chance"] == pytest.approx(0.325, abs=0.01)
+    assert found["task/sequence_chance"] == 1e-3
+    assert set(found) <= set(task("task").metric_names(options))
 
 
 def test_another_task_than_the_one_trained_on_can_be_asked():
