@@ -1,8 +1,9 @@
 """Bits per byte and perplexities by document, and loss by position beyond the training length.
 
-Conventions (stated with every result): each byte of a document is predicted once; a document is cut
-into disjoint windows, each beginning with the one token before it as context; the first byte is
-predicted from the end-of-document token, which itself is never scored.
+Conventions (stated with every result): each scored byte is predicted once; a document, or the
+beginning of it that is scored, is cut into disjoint windows, each beginning with the one token
+before it as context; the first byte is predicted from the end-of-document token, which itself is
+never scored.
 """
 
 import itertools
@@ -85,7 +86,10 @@ def perplexity(nats: float, count: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PerplexityOptions:
-    """window: tokens seen at once (0: the training length). tokens_per_document: 0 for all."""
+    """window: tokens seen at once (0: the training length).
+
+    tokens_per_document: only a document's first so many are scored; 0 for all.
+    """
 
     window: NonNegativeInt = 0
     tokens_per_document: NonNegativeInt = 8_192
@@ -139,8 +143,17 @@ class Perplexity(Task):
             metrics=metrics,
             tables={"documents": documents},
             convention=f"disjoint windows of {window} tokens, each after the one token before it; "
-            "a document's first token after the end-of-document token, which is not scored",
+            "a document's first token after the end-of-document token, which is not scored; "
+            f"scored: {_scored(split, options, int(counts['byte'].sum()))}",
         )
+
+
+def _scored(split: Split, options: PerplexityOptions, size: int) -> str:
+    """Which part of the split was scored, in words and in bytes."""
+    limit = options.tokens_per_document
+    each = f"the first {limit:,} tokens of each document" if limit else "whole documents"
+    whole = sum(record.bytes for record in split.records)
+    return f"{each}, {size:,} of {whole:,} bytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

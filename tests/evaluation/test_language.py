@@ -30,9 +30,19 @@ def test_a_uniform_model_of_bytes_has_eight_bits_per_byte(uniform, context, spli
     assert found.metrics["val/word_perplexity"] == pytest.approx(256 ** (1500 / words), rel=1e-5)
     assert found.tables["documents"]["words"] == [len(text.split()) for text in texts]
     assert "disjoint windows of 32 tokens" in found.convention
+    whole = split.manifest.splits["val"].bytes
+    said = f"scored: the first 500 tokens of each document, 1,500 of {whole:,} bytes"
+    assert found.convention.endswith(said)
     positions = run(LossByPosition(), uniform, context, documents=2)
     for name, value in positions.metrics.items():
         assert value == pytest.approx(8, rel=ROUNDING), name
+
+
+def test_documents_are_scored_whole_if_asked(uniform, context, split):
+    found = run(Perplexity(), uniform, context, documents=1, tokens_per_document=0, window=4096)
+    size = split.records[0].bytes
+    assert f"scored: whole documents, {size:,} of" in found.convention
+    assert found.tables["documents"]["bytes"] == [size]
 
 
 def test_perplexities_are_those_of_a_loop_over_windows(model_of, context, split):
