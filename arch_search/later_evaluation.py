@@ -256,9 +256,11 @@ def _check(
         check_without_corpus(next(iter(trained_on)), evaluations)
     for spec in evaluations:
         found, options = task(spec.task), read_options(spec.task, spec.options)
-        if isinstance(found, SyntheticEvaluation):
-            _check_vocabulary(options.task or trained_on, model)
         try:
+            if context.data is not None:
+                found.check_run(model, context.data, options)
+            elif isinstance(found, SyntheticEvaluation):
+                _check_vocabulary(options.task, model)
             if context.split is not None:
                 found.check(context.split, context.sequence_length, options)
         except ValueError as error:
