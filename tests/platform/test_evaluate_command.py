@@ -237,7 +237,7 @@ def test_what_is_wrong_is_one_line(command, trained):
         ((plan.name, "--task", "perplexity", "--length", "7"), "for an imported model"),
         ((plan.name, "--task", "knockout", "layers=[7]"), "no layer 7"),
         ((plan.name, "--task", "{task: {task: {mqar: {vocabulary: 8192}}}}"), "8192 tokens so"),
-        ((plan.name, "--task", "task"), "needs to be told which"),
+        ((plan.name, "--task", "task"), "name one, as {task"),
         ((plan.name, "window=3"), "name it by --task"),
         *(
             ((plan.name, "--task", text), "is no evaluation")
