@@ -1,6 +1,7 @@
 """`arch-search inspect`: a trained model's states through time."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -58,8 +59,17 @@ def inspect(
     from arch_search.state_analysis.inspection import inspect_model
     from arch_search.state_analysis.prompts import of_file, of_model
     from arch_search.stored_model import find_stored_model
-    from dashboards.inspection import COLUMNS, mitigation_rows, sentences, summary, write_inspection
+    from dashboards.inspection import (
+        COLUMNS,
+        mitigation_rows,
+        open_folder,
+        sentences,
+        summary,
+        write_inspection,
+    )
 
+    if not 0 < factor < math.inf:
+        raise UsageError(f"--factor {factor:g}: expected a finite number above 0")
     root = Root()
     stored = find_stored_model(root, model, step=step)
     trained_at = training_length or stored.training_length
@@ -68,8 +78,9 @@ def inspect(
                          "--training-length")  # fmt: skip
     source = of_file(text, read_spec(tokenizer.split(","))) if text else of_model(stored, root.path)
     try:
+        torch.empty(0, device=device)
         loaded = stored.load(torch.device(device))
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
         raise UsageError(f"--device {device}: {str(error).splitlines()[0]}") from None
     length = multiple * trained_at
     prompts = _prompts(source, prompt, length, batch)
@@ -77,6 +88,7 @@ def inspect(
         _mitigation(word, loaded, next(iter(prompts.values()))[:, :trained_at], device)
         for word in _words(mitigate or [])
     ]
+    folder = open_folder(out or root.path / "inspections" / stored.identity.replace("@", "-"))
     try:
         found = inspect_model(
             loaded, prompts, training_length=trained_at, factor=factor, mitigations=changes,
@@ -84,7 +96,6 @@ def inspect(
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(str(error)) from None
-    folder = out or root.path / "inspections" / stored.identity.replace("@", "-")
     files = write_inspection(found, stored, folder)
     if as_json:
         print(json.dumps({**summary(found, stored), "files": [str(file) for file in files]}))
@@ -141,15 +152,22 @@ def _mitigation(
             case "step", [] | [_]:
                 return ConstantStep(**dict(zip(("factor",), values, strict=False)))
             case "window", [] | [_]:
-                return Window(tokens=int(values[0]) if values else calibration.shape[1])
+                return Window(tokens=_whole(values[0]) if values else calibration.shape[1])
             case "norm", [] | [_] | [_, _]:
                 multiple, every, *_ = (*values, *(1.0, 1.0)[len(values) :])
                 tokens = torch.from_numpy(calibration).to(device)
-                caps = norm_caps(model, tokens, multiple=multiple)
-                return NormaliseState(caps=caps, every=int(every))
+                return NormaliseState(
+                    caps=norm_caps(model, tokens), multiple=multiple, every=_whole(every)
+                )
     except ValueError as error:
         raise UsageError(f"--mitigate {word}: {error}") from None
     raise UsageError(
         f"--mitigate {word!r}: expected all, forget[:KEEP:WRITE], step[:FACTOR], "
         "norm[:MULTIPLE[:EVERY]] or window[:TOKENS]"
     )
+
+
+def _whole(number: float) -> int:
+    if not number.is_integer():
+        raise ValueError(f"{number:g} tokens; expected a whole number")
+    return int(number)

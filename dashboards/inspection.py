@@ -13,6 +13,7 @@ import pandas as pd
 import vl_convert
 from markupsafe import Markup
 
+from arch_search.errors import UsageError
 from arch_search.state_analysis.inspection import Inspection
 from arch_search.storage import write_atomic
 from arch_search.stored_model import StoredModel
@@ -32,9 +33,28 @@ TITLES = {
 }
 
 
+def open_folder(path: Path) -> Path:
+    """The folder, made if there is none. Raises UsageError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    return path
+
+
 def write_inspection(found: Inspection, stored: StoredModel, folder: Path) -> list[Path]:
-    """Write everything into a folder; returns the files, the page first."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write everything into a folder that exists; returns the files, the page first.
+
+    Raises:
+        UsageError: nothing can be written there.
+    """
+    try:
+        return _write(found, stored, folder)
+    except OSError as error:
+        raise UsageError(f"cannot write {folder}: {error.strerror or error}") from None
+
+
+def _write(found: Inspection, stored: StoredModel, folder: Path) -> list[Path]:
     with alt.data_transformers.enable("default", max_rows=None):
         drawn = {name: to_svg(chart) for name, chart in draw_inspection(found).items()}
     for name, svg in drawn.items():

@@ -3,6 +3,7 @@
 Where a block's state makes one meaningless, it is refused with the reason.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,24 +167,34 @@ def _behind(name: str, part: Tensor, state: State | None, r: int) -> Tensor:
 class NormaliseState(Mitigation):
     """S <- S p / |S| where a head's Frobenius norm |S| exceeds its cap p, every so many tokens.
 
-    caps: one tensor (N,) a layer, from `norm_caps`. With `every` 1 after each update, as published;
-    the recurrence is then no longer linear and runs token by token.
+    p is `multiple` times the head's own of `caps`, one tensor (N,) a layer, from `norm_caps`. With
+    `every` 1 after each update, as published; the recurrence is then no longer linear and runs
+    token by token.
     """
 
     name: ClassVar[str] = "norm"
     caps: tuple[Tensor | None, ...]
+    multiple: float = 1.0
     every: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.multiple < math.inf or self.every < 1:
+            raise ValueError(
+                f"norm: multiple {self.multiple:g}, every {self.every} tokens; expected a finite "
+                "multiple above 0 and at least 1 token"
+            )
 
     @property
     def label(self) -> str:
-        return "norm" if self.every == 1 else f"norm every {self.every}"
+        return f"norm {self.multiple:g}" + (f" every {self.every}" if self.every > 1 else "")
 
     def refuse(self, mixer: SequenceMixer) -> str:
         return "" if "state" in mixer.initial_state(1) else "it names no state"
 
     def install(self, mixer: SequenceMixer, layer: int) -> Callable[[], None]:
-        forward, cap = mixer.forward, self.caps[layer]
-        assert cap is not None
+        forward, norms = mixer.forward, self.caps[layer]
+        assert norms is not None
+        cap = norms * self.multiple
 
         def run(x: Tensor, state: State | None = None, *, reset: Tensor | None = None):
             outputs = []
@@ -205,12 +216,10 @@ def _capped(state: Tensor, cap: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def norm_caps(
-    model: LanguageModel, tokens: Tensor, *, multiple: float = 1.0
-) -> tuple[Tensor | None, ...]:
+def norm_caps(model: LanguageModel, tokens: Tensor) -> tuple[Tensor | None, ...]:
     """Each head's norm after tokens (B, T) of a length that the model was trained on.
 
-    A mean over the batch, times `multiple`, one (N,) a layer; None for a layer without a state.
+    A mean over the batch, one (N,) a layer; None for a layer without a state.
     """
     _, states = model(tokens)
     starts = model.initial_states(len(tokens), tokens.device)
@@ -220,7 +229,7 @@ def norm_caps(
             caps.append(None)
             continue
         norm = by_heads(state["state"]).square().sum(dim=(2, 3)).sqrt()
-        caps.append(norm.mean(dim=0) * multiple)
+        caps.append(norm.mean(dim=0))
     return tuple(caps)
 
 

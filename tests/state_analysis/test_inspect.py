@@ -62,7 +62,7 @@ def test_all_that_an_inspection_writes(root, text, tmp_path):
     assert not found["collapse"]["text"]["found"]  # a model at its start is equally bad everywhere
     assert "layer 2 (gru)" in found["refused"]["window"]
     assert "layer 1 (gated_deltanet): only Mamba-2" in found["refused"]["step"]
-    assert {row["mitigation"] for row in found["mitigations"]} == {"none", "norm"}
+    assert {row["mitigation"] for row in found["mitigations"]} == {"none", "norm 1"}
     assert (out / "inspection.html").read_text().count("<svg") == len(CAPTIONS)
     for name in CAPTIONS:
         assert (out / f"{name}.svg").read_text().startswith("<svg"), name
@@ -107,6 +107,51 @@ def test_what_inspect_refuses(root, text):
     (root.path / "imports" / "small" / "model.json").unlink()
     with pytest.raises(UsageError, match="nothing that says of which model"):
         inspect(root.path / "imports" / "small", "--text", text)
+
+
+def test_each_multiple_of_a_norm_is_a_row_of_its_own(root, text):
+    keep(root, "small", "gru")
+    done = inspect("small", "--text", text, "--multiple", 2, "--batch", 1, "--prompt", "text",
+                   "--mitigate", "norm:0.1", "--mitigate", "norm:1", "--mitigate", "norm:1:4",
+                   "--json")  # fmt: skip
+    rows = {row["mitigation"]: row["loss_beyond"] for row in json.loads(done.stdout)["mitigations"]}
+    assert list(rows) == ["none", "norm 0.1", "norm 1", "norm 1 every 4"]
+    assert rows["norm 0.1"] != rows["norm 1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        *((("--mitigate", f"norm:{m}"), "expected a finite multiple above 0")
+          for m in ("0", "-1", "nan", "inf", "1:0", "1:-2")),
+        (("--mitigate", "norm:1:1.5"), "expected a whole number"),
+        (("--mitigate", "window:inf"), "expected a whole number"),
+        *((("--factor", f), "--factor .*: expected a finite number above 0")
+          for f in ("-1", "0", "nan", "inf")),
+        (("--out", "/proc/x"), "cannot write /proc/x: No such file"),
+        (("--out", "/dev/null"), "cannot write /dev/null: File exists"),
+        (("--device", "nowhere"), "--device nowhere: "),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_one_line(root, text, words, said):
+    keep(root, "small", "gru")
+    with pytest.raises(UsageError, match=said) as refused:
+        inspect("small", "--text", text, "--multiple", 2, *words)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line(root, text):
+    keep(root, "small", "gru")
+    with pytest.raises(UsageError, match="--device cuda: "):
+        inspect("small", "--text", text, "--multiple", 2, "--device", "cuda")
+
+
+def test_a_folder_that_cannot_be_written_to_in_the_end_is_one_line(root, text, tmp_path):
+    keep(root, "small", "gru")
+    (tmp_path / "out" / "inspection.html").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"cannot write .*out: Is a directory"):
+        inspect("small", "--text", text, "--multiple", 2, "--out", tmp_path / "out")
 
 
 def test_rows_of_text_come_out_of_the_middle_of_documents(text):

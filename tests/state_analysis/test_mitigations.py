@@ -126,8 +126,9 @@ def test_a_smaller_step_stretches_time():
 def test_a_normalised_state_stays_under_its_cap_and_is_itself_below(kind):
     model, text = small_model(kind, "attention"), tokens(24)
     plain, _ = model(text)
-    caps = norm_caps(model, text[:, :4], multiple=0.5)
-    with torch.no_grad(), mitigated(model, NormaliseState(caps=caps)):
+    whole = norm_caps(model, text[:, :4])
+    caps = [None if cap is None else 0.5 * cap for cap in whole]
+    with torch.no_grad(), mitigated(model, NormaliseState(caps=whole, multiple=0.5)):
         capped, states = model(text)
     norm = by_heads(states[0]["state"]).square().sum(dim=(2, 3)).sqrt()
     assert caps[1] is None
