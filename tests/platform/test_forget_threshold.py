@@ -77,12 +77,13 @@ def test_from_file_to_fit(root, monkeypatch):
     words = CliRunner().invoke(make_app(["thresholds"]), ["thresholds", plan.name, "--factor", "1"])
     assert words.exit_code == 0, words.output
     assert "forgets from" in words.output
-    with pytest.raises(UsageError, match=r"of label 'passkeys'; labels: passkey\. Did you mean"):
-        CliRunner().invoke(
-            make_app(["thresholds"]),
-            ["thresholds", plan.name, "--passkey", "passkeys"],
-            catch_exceptions=False,
-        )
+    for option, value, says in (
+        ("--passkey", "passkeys", r"of label 'passkeys'; labels: passkey\. Did you mean"),
+        ("--factor", "nan", "--factor nan"),
+    ):
+        asked = ["thresholds", plan.name, option, value]
+        with pytest.raises(UsageError, match=says):
+            CliRunner().invoke(make_app(["thresholds"]), asked, catch_exceptions=False)
 
 
 def test_collapse_is_that_of_the_losses(root):
