@@ -17,7 +17,6 @@ from rich.table import Table
 
 from arch_search.commands.names import NameArgument
 from arch_search.commands.screen import screen
-from arch_search.errors import UsageError
 from arch_search.records import Experiment, read_experiment
 from arch_search.state_analysis.collapse import FACTOR
 from arch_search.storage import Root, write_atomic
@@ -54,8 +53,6 @@ def thresholds(
     root = Root()
     experiment = read_experiment(name, root)
     points = read_grid(experiment, passkey=passkey)
-    if factor is not None and not math.isfinite(factor):
-        raise UsageError(f"--factor {factor:g}: expected a finite number of at least 1")
     limit = factor if factor is not None else _evaluated_factor(experiment)
     grids = tuple(
         grid_of(block, [p for p in points if p.block == block], limit, accuracy)
