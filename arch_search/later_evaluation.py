@@ -18,10 +18,9 @@ from arch_search.spec import ModelSpec, content_hash
 from arch_search.storage import HASH, NAME, Root, RunFolder
 from arch_search.stored_model import IMPORTS, StoredModel, find_stored_model
 from arch_search.streams import held_out
-from arch_search.synthetic.registry import generator, read_task
 from arch_search.tasks.base import EvaluationContext
 from arch_search.tasks.registry import read_options, task
-from arch_search.tasks.synthetic import SyntheticEvaluation
+from arch_search.tasks.synthetic import SyntheticEvaluation, fitting_task
 
 Say = Callable[[str], None]
 
@@ -114,14 +113,15 @@ def evaluate_stored(
             "--corpus, --tokenizer and --length are for an imported model"
         )
     folder = folder_of(root, model)
-    step, text = _step(folder, model), None
+    step, text, context = _step(folder, model), None, None
     if model.run is None:
-        text = _text_of(_context(root, model, device, corpus, say))
+        context = _context(root, model, device, corpus, say)
+        text = _text_of(context)
     key: dict[str, Any] = {"step": step, "text": text.hash if text else ""}
     before = {spec.hash: folder.evaluation(spec, **key) for spec in evaluations}
     missing = [spec for spec in evaluations if again or not _is_whole(before[spec.hash])]
     if missing:
-        context = _context(root, model, device, corpus, say)
+        context = context or _context(root, model, device, corpus, say)
         _check(missing, context, model.spec)
         _warn_of_changes(model, say)
         loaded, at = model.load(device), {"checkpoint": model.folder, "step": step}
@@ -260,22 +260,11 @@ def _check(
             if context.data is not None:
                 found.check_run(model, context.data, options)
             elif isinstance(found, SyntheticEvaluation):
-                _check_vocabulary(options.task, model)
+                fitting_task(None, options, model)
             if context.split is not None:
                 found.check(context.split, context.sequence_length, options)
         except ValueError as error:
             raise UsageError(str(error)) from None
-
-
-def _check_vocabulary(asked: dict[str, Any] | None, model: ModelSpec) -> None:
-    if asked is None:
-        raise UsageError("evaluate: task must say which, as {task: {task: {state_tracking: {}}}}")
-    name, options = read_task(asked)
-    needed = generator(name).vocabulary(options)
-    if needed > model.vocabulary:
-        raise UsageError(
-            f"evaluate: the task {name} has {needed} tokens so, and the model {model.vocabulary}"
-        )
 
 
 def _warn_of_changes(model: StoredModel, say: Say) -> None:

@@ -54,8 +54,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:  # fmt: skip
     """A model's states through time: norms, memory, what drives them, and whether they collapse."""
-    import torch
-
+    from arch_search.commands.device import named_device
     from arch_search.state_analysis.inspection import inspect_model
     from arch_search.state_analysis.prompts import of_file, of_model
     from arch_search.stored_model import find_stored_model
@@ -78,9 +77,8 @@ def inspect(
                          "--training-length")  # fmt: skip
     source = of_file(text, read_spec(tokenizer.split(","))) if text else of_model(stored, root.path)
     try:
-        torch.empty(0, device=device)
-        loaded = stored.load(torch.device(device))
-    except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
+        loaded = stored.load(named_device(device))
+    except RuntimeError as error:
         raise UsageError(f"--device {device}: {str(error).splitlines()[0]}") from None
     length = multiple * trained_at
     prompts = _prompts(source, prompt, length, batch)

@@ -50,8 +50,8 @@ def generate(
         sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
         where = named_device(device)
         model = stored.load(where)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(str(error).splitlines()[0]) from None
     inference = Inference(model=model, device=where, precision=stored.run.train.precision)
     started = time.perf_counter()
     grown = go_on(

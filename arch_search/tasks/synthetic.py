@@ -59,11 +59,8 @@ class SyntheticEvaluation(Task):
         return tuple(f"{options.label}/{name}" for name in names)
 
     def check_run(self, model: ModelSpec, data: DataSpec, options: SyntheticOptions) -> None:
-        name, task_options = _task(data, options)
+        name, task_options = fitting_task(data, options, model)
         task = generator(name)
-        needed = task.vocabulary(task_options)
-        if needed > model.vocabulary:
-            raise ValueError(f"{name} has {needed} tokens so, and the model {model.vocabulary}")
         for length in _drawn(task, _lengths(task, data.sequence_length, options)):
             task.check(task_options, length)
 
@@ -234,6 +231,17 @@ def _task(data: DataSpec | None, options: SyntheticOptions) -> tuple[str, Any]:
     if given is None:
         raise ValueError("evaluate.task.task: name one, as {task: {task: {state_tracking: {}}}}")
     return read_task(given)
+
+
+def fitting_task(
+    data: DataSpec | None, options: SyntheticOptions, model: ModelSpec
+) -> tuple[str, Any]:
+    """The task's name and options. Raises ValueError: none is named, or it has too many tokens."""
+    name, task_options = _task(data, options)
+    needed = generator(name).vocabulary(task_options)
+    if needed > model.vocabulary:
+        raise ValueError(f"{name} has {needed} tokens so, and the model {model.vocabulary}")
+    return name, task_options
 
 
 def _multiples(task: Generator, options: SyntheticOptions) -> list[int]:

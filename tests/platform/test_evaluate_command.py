@@ -161,6 +161,11 @@ def test_an_imported_model_is_evaluated_on_each_text_apart(command, trained):
         (("--task", "newlines"), "--corpus NAME --tokenizer NAME"),
         (("--task", "newlines", "--corpus", "sotu"), "give --length"),
         (("--step", "5"), "was not trained here"),
+        (
+            ("--task", "{task: {task: {mqar: {vocabulary: 8192}}}}", *asked[3:5], "--length", "32"),
+            "8192 tokens so",
+        ),
+        (("--task", "task", *asked[3:5], "--length", "32"), "name one, as {task"),
     ):
         assert says in command("elsewhere", *more, code=2)
 
