@@ -46,6 +46,7 @@ def shared_gpu(environment: MutableMapping[str, str] = os.environ) -> Iterator[P
         )
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         own = {**environment, PIPES: f"{folder}/pipe", LOGS: f"{folder}/log"}
+        own.pop("CUDA_VISIBLE_DEVICES", None)  # a daemon that sees fewer GPUs numbers them anew
         for name in (PIPES, LOGS):
             Path(own[name]).mkdir(mode=0o700)
         daemon = subprocess.Popen(

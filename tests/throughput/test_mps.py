@@ -94,3 +94,11 @@ def test_one_that_was_killed_with_ray_is_forgotten(environment):
     mps.abandon(environment)
     assert mps.PIPES not in environment
     assert not pipes.exists()
+
+
+def test_it_numbers_gpus_as_the_processes_that_it_serves_do(environment):
+    environment["CUDA_VISIBLE_DEVICES"] = "1"
+    with mps.shared_gpu(environment) as pipes:
+        daemon = psutil.Process(int((pipes / "pid").read_text()))
+        assert "CUDA_VISIBLE_DEVICES" not in daemon.environ()
+        assert environment["CUDA_VISIBLE_DEVICES"] == "1"
