@@ -114,10 +114,13 @@ def choose(
 
 def _try(kernel: str, candidate: Candidate, signature: Signature) -> str | None:
     """Why a candidate cannot be used; tried once a process for what tells signatures apart."""
+    from torch import inference_mode
+
     key = (kernel, candidate.name, str(signature.device), str(signature.dtype), signature.sizes)
     if key not in _probed:
         try:
-            _probed[key] = candidate.probe(signature)
+            with inference_mode(mode=False):  # an evaluation may ask first; there are no gradients
+                _probed[key] = candidate.probe(signature)
         except ImportError as error:
             _probed[key] = f"{error.name or 'a module'} cannot be imported ({error})"
         except Exception as error:  # a kernel library may raise anything; none of it stops `auto`

@@ -109,6 +109,14 @@ def test_a_right_backend_is_tried_once_and_taken():
     assert backends.backend_reasons() == {"gated_delta: fla": "agrees with the reference"}
 
 
+def test_what_an_evaluation_asks_first_holds_for_the_next_run_of_its_process():
+    fast = (Candidate(name="fla", probe=probe_of(right)),)
+    with torch.inference_mode():
+        assert choose("gated_delta", "auto", SIGNATURE, fast=fast, plain="chunked") == "fla"
+        assert torch.is_inference_mode_enabled()
+    assert choose("gated_delta", "auto", SIGNATURE, fast=fast, plain="chunked") == "fla"
+
+
 def test_a_run_asks_for_backends_by_kernel():
     backends.ask_for({"gated_delta": "loop"})
     fast = (Candidate(name="fla", probe=lambda _: None),)
