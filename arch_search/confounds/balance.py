@@ -8,6 +8,7 @@ from arch_search.factors import key, levels_of, shared_factors
 from arch_search.plan_spec import ArmSpec, ContrastSpec, FindingSpec
 from arch_search.wording import listed, share, shown_value
 
+ARM = "arm"  # a selection by an arm's name
 UNEQUAL = 1e-9  # of shares that are sums of a few fractions
 
 
@@ -22,7 +23,10 @@ def unbalanced_contrasts(
         if not isinstance(asked.minus, dict):
             continue
         named = {*asked.of, *asked.minus}
-        if differ := [text for name, text in _unequal(contrast, arms) if name not in named]:
+        differ = [text for name, text in _unequal(contrast, arms) if name not in named]
+        if named == {ARM} and len(differ) == 1:  # two arms by name: what they differ in is meant
+            continue
+        if differ:
             text = (
                 f"contrast {contrast.name} compares arms that also differ in {listed(differ)}: "
                 "their effects are part of it. Narrow it by 'within', add the combinations that "

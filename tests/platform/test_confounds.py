@@ -74,6 +74,19 @@ TWO = {**AXES["arms"], "with": ["m2rnn", "gru"]}
 FAIR = {**changed(AXES, "arms", TWO), "report_residue": ["state", "parameters"]}
 FAIR["model"] = {**FAIR["model"], "blocks": {**FAIR["model"]["blocks"], "gru": GRU}}
 
+def two_named(**other: Any) -> dict[str, Any]:
+    """A contrast of two arms by name, both with another gate; the second has these options, too."""
+    gate = {"gate": "sigmoid"}
+    options = {"plain": gate, "other": {**gate, **other}}
+    explicit = {name: {"model": {"blocks": {"m2rnn": given}}} for name, given in options.items()}
+    factors = [f"model.blocks.m2rnn.{name}" for name in options["other"]]
+    contrast = {"other": {"of": {"arm": "other"}, "minus": {"arm": "plain"}}}
+    arms = {"explicit": explicit, "factors": factors}
+    usual = {"gate": "softplus_decay", "nonlinearity": "tanh", "qk_norm": "none"}
+    base = changed(WRITTEN, "model/blocks", {"m2rnn": {**M2RNN, **usual}})
+    return {**changed(base, "model/pattern", "m2rnn*2"), "arms": arms, "contrasts": contrast}
+
+
 PLANTED = {
     "batch": (changed(WRITTEN, f"{ONE}/data", {"batch": 16}), "batch .* 8 in baseline; 16 in one"),
     "tokens": (changed(WRITTEN, f"{ONE}/train", {"tokens": 51_200}), "tokens trained on differs"),
@@ -161,6 +174,12 @@ def test_a_planted_confound_is_found_in_the_plan(plan, kind):
     ]
 
 
+def test_two_arms_by_name_that_differ_in_two_options_are_found(plan):
+    found = warnings(plan(two_named(nonlinearity="identity", qk_norm="l2")))
+    (contrast,) = (f.text for f in found if f.subject == "unbalanced contrast")
+    assert re.search(r"other compares arms .* in \S+nonlinearity .* and \S+qk_norm ", contrast)
+
+
 def cells(*rows: tuple[int, str, str, str]) -> dict[str, Any]:
     names = ("count", "position", "gate", "qk_norm")
     vary = {"gate": ["softplus_decay", "sigmoid", "none"], "qk_norm": ["none", "l2"]}
@@ -214,6 +233,7 @@ def factor(path: str, value: Any, key: str) -> dict[str, Any]:
 
 
 CLEAN = {
+    "two arms by name that differ in one option": two_named(nonlinearity="identity"),
     "one layer": WRITTEN,
     "count by position": AXES,
     "placebo with fair starts": FAIR,
