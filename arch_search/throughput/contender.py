@@ -3,7 +3,7 @@
 import gc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from arch_search.model import LanguageModel
 from arch_search.optim import clip_gradients, make_optimiser
 from arch_search.plan_spec import ArmSpec
 from arch_search.run_settings import ResourceSpec
+from arch_search.throughput.as_graph import as_graph
 from arch_search.throughput.settings import Cell, ThroughputSpec
 from arch_search.throughput.timing import time_calls
 from arch_search.warm_up import compiles, warm_up
@@ -30,11 +31,26 @@ EXACT_ELEMENTS = 2**20  # larger parameters are drawn on the device, by their de
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """What one arm did in one turn at a cell: seconds of each call, the peak, cached bytes."""
+    """What one arm did in one turn at a cell: seconds of each call, the peak, cached bytes.
+
+    launched: seconds of the same calls kernel by kernel, where `seconds` are those of a graph.
+    no_graph: why they are not, where a GPU reads or decodes.
+    """
 
     seconds: list[float]
     peak_bytes: int
     cache_bytes: int = 0
+    launched: list[float] = field(default_factory=list)
+    no_graph: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Times:
+    """As of `Turn`."""
+
+    seconds: list[float]
+    launched: list[float] = field(default_factory=list)
+    no_graph: str = ""
 
 
 class Contender:
@@ -87,13 +103,16 @@ class Contender:
         memory = PeakMemory(self.device)
         run = {"train": self._train, "prefill": self._prefill, "decode": self._decode}[cell.kind]
         try:
-            seconds, cached = run(cell, spec, warmup)
+            times, cached = run(cell, spec, warmup)
             self._known.add(key)
         finally:
             self._leave()
             self.backends |= {k: ", ".join(names) for k, names in backends_used().items()}
         peak = round(memory.gib() * 2**30) - max(others, 0)
-        return Turn(seconds=seconds, peak_bytes=peak, cache_bytes=cached)
+        return Turn(
+            seconds=times.seconds, launched=times.launched, no_graph=times.no_graph,
+            peak_bytes=peak, cache_bytes=cached,
+        )  # fmt: skip
 
     def release(self) -> None:
         """Give back what a turn that failed left on the device."""
@@ -140,23 +159,29 @@ class Contender:
             torch._dynamo.config.recompile_limit = SHAPES
             torch._dynamo.config.accumulated_recompile_limit = SHAPES
 
-    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
         step = self.training_step(cell.batch, cell.length)
-        return time_calls(step, self.device, warmup=warmup, calls=spec.steps), 0
+        seconds = time_calls(step, self.device, warmup=warmup, calls=spec.steps)
+        return _Times(seconds=seconds), 0
 
-    def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
+    def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
         tokens = self._batch(cell.batch, cell.length)
         with torch.no_grad(), autocast(self.device, self.arm.train.precision):
             states = self._read(tokens)[1]
             cached = cache_bytes(states)
             del states
-            times = time_calls(
-                lambda: self._read(tokens), self.device, warmup=warmup, calls=spec.steps
-            )
-        return times, cached
 
-    def _decode(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[list[float], int]:
-        """Greedy tokens one at a time, behind a context that is read at once and not timed."""
+            def read() -> Tensor:
+                return self._read(tokens)[0]
+
+            launched = time_calls(read, self.device, warmup=warmup, calls=spec.steps)
+            return self._also_as_graph(read, launched), cached
+
+    def _decode(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
+        """Greedy tokens one at a time, behind a context that is read at once and not timed.
+
+        As a graph the step behind all of them is repeated, which moves no state on.
+        """
         with torch.no_grad(), autocast(self.device, self.arm.train.precision):
             token, states = self._read(self._batch(cell.batch, cell.length))
             cached = cache_bytes(states)
@@ -165,8 +190,20 @@ class Contender:
                 nonlocal token, states
                 token, states = self._read(token, states)
 
-            times = time_calls(one, self.device, warmup=warmup, calls=spec.decode_tokens)
-        return times, cached
+            launched = time_calls(one, self.device, warmup=warmup, calls=spec.decode_tokens)
+            return self._also_as_graph(lambda: self._read(token, states)[0], launched), cached
+
+    def _also_as_graph(self, step: Callable[[], Tensor], launched: list[float]) -> _Times:
+        """The times of a step as a graph as often as it was launched, or those where there is none.
+
+        A forward pass over few tokens takes a GPU less than Python takes to launch it: 37 ms of
+        launches a token, measured, whatever the mixer.
+        """
+        replay, why_not = as_graph(step, self.device)
+        if replay is None:
+            return _Times(seconds=launched, no_graph=why_not)
+        seconds = time_calls(replay, self.device, warmup=1, calls=len(launched))
+        return _Times(seconds=seconds, launched=launched)
 
     def _read(
         self, tokens: Tensor, states: list[State] | None = None

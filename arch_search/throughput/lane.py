@@ -237,7 +237,7 @@ def _row(
         ratio = summarise_ratio(speeds, [[tokens / s for s in turn] for turn in base.seconds])
         row |= {"ratio": ratio.median, "ratio_low": ratio.low, "ratio_high": ratio.high}
     if cell.kind != "train":
-        return row | {"cache_bytes": mine.turns[-1].cache_bytes}
+        return row | _reading(mine.turns)
     flops = TRAINING * sum(forward_flops(arm.model, cell.length).values())
     try:
         mfu = utilisation(flops * found.median, peak["tflops"], source=peak["source"])
@@ -245,6 +245,16 @@ def _row(
         kept = {k: row[k] for k in ("arm", "kind", "batch", "length", "sweeps")}
         return kept | {"state": f"refused: {error}"}
     return row | {"model_flops_per_token": flops, "mfu": mfu}
+
+
+def _reading(turns: Sequence[Turn]) -> dict[str, Any]:
+    """What a row of reading or decoding has besides: bytes carried on, how it was launched."""
+    found: dict[str, Any] = {"cache_bytes": turns[-1].cache_bytes}
+    if launched := [turn.launched for turn in turns if turn.launched]:
+        found["launched_milliseconds"] = 1e3 * summarise(launched).median
+    if why_not := next((turn.no_graph for turn in turns if turn.no_graph), ""):
+        found["no_graph"] = why_not
+    return found
 
 
 def _headline(arm: ArmSpec, row: dict[str, Any], record: Record) -> dict[str, Any]:

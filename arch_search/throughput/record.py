@@ -66,10 +66,16 @@ def markdown(record: Record) -> str:
     lines += [_arm_line(name, arm) for name, arm in arms.items()]
     for kind, title in TITLES.items():
         lines += _cell_table(record, kind, title)
+    if any("launched_milliseconds" in cell for cell in record["cells"]):
+        lines += ["", AS_GRAPHS]
     lines += ["", *(f"- {note}" for note in record["notes"])] if record["notes"] else []
     return "\n".join(lines) + "\n"
 
 
+AS_GRAPHS = (
+    "Reading and decoding are timed as CUDA graphs, launched at once; in brackets also as PyTorch "
+    "launches them, kernel by kernel, where the host may take longer than the device."
+)
 TITLES = {
     "train": "Training by batch and length, tokens/s (ratio; peak GiB)",
     "prefill": "Reading a prompt, tokens/s (bytes carried on)",
@@ -110,12 +116,20 @@ def _cell(cell: dict[str, Any] | None) -> str:
         return ""
     if cell["state"] != OK:
         return cell["state"]
-    if cell["kind"] == "decode":
-        return f"{cell['milliseconds']:.3g} ({cell['cache_bytes']:,} B)"
-    if cell["kind"] == "prefill":
-        return f"{cell['tokens_per_second']:,.0f} ({cell['cache_bytes']:,} B)"
+    if cell["kind"] != "train":
+        speed = f"{cell['tokens_per_second']:,.0f}"
+        if cell["kind"] == "decode":
+            speed = f"{cell['milliseconds']:.3g}"
+        return f"{speed} ({_launches(cell)}{cell['cache_bytes']:,} B)"
     ratio = f"{cell['ratio']:.3f}; " if cell.get("ratio") else ""
     return f"{cell['tokens_per_second']:,.0f} ({ratio}{cell['peak_memory_gib']:.1f})"
+
+
+def _launches(cell: dict[str, Any]) -> str:
+    """How a forward pass was launched on a GPU, where there is something to say."""
+    if "launched_milliseconds" in cell:
+        return f"{cell['launched_milliseconds']:.3g} ms kernel by kernel; "
+    return "kernel by kernel; " if "no_graph" in cell else ""
 
 
 def interval(row: dict[str, Any], name: str, form: str) -> str:

@@ -69,8 +69,10 @@ def _with_mask(
     query: Tensor, key: Tensor, value: Tensor, first: Tensor | None, window: int
 ) -> Tensor:
     (T, N), (S, Nk) = query.shape[1:3], key.shape[1:3]
-    plain = first is None and not window and T == S
-    mask = None if plain else visible(T, S, first, window).to(query.device)[:, None]
+    unmasked = first is None and (not window or window >= S)
+    plain = unmasked and T == S
+    every = unmasked and T == 1  # a token that is decoded sees all before it
+    mask = None if plain or every else visible(T, S, first, window, query.device)[:, None]
     y = F.scaled_dot_product_attention(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
         attn_mask=mask, is_causal=plain, enable_gqa=Nk != N,

@@ -74,6 +74,7 @@ TWO = {**AXES["arms"], "with": ["m2rnn", "gru"]}
 FAIR = {**changed(AXES, "arms", TWO), "report_residue": ["state", "parameters"]}
 FAIR["model"] = {**FAIR["model"], "blocks": {**FAIR["model"]["blocks"], "gru": GRU}}
 
+
 def two_named(**other: Any) -> dict[str, Any]:
     """A contrast of two arms by name, both with another gate; the second has these options, too."""
     gate = {"gate": "sigmoid"}
