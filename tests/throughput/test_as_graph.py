@@ -1,6 +1,6 @@
 """A forward pass as a graph is timed only if it gives what the plain one gives.
 
-Without a GPU a recorder stands in for CUDA's: it keeps a step's result and repeats the step into it.
+Without a GPU a recorder stands in: it keeps a step's result and repeats the step into it.
 """
 
 import pytest
