@@ -22,7 +22,8 @@ MANY_ARMS = 7  # more than these get a panel each, beside the baseline
 
 def to_svg(chart: alt.TopLevelMixin) -> str:
     """Draw a chart in the house style."""
-    spec = chart.to_dict(validate=False)  # half of the time otherwise; a test draws them all
+    with alt.data_transformers.enable("default", max_rows=None):  # a hundred curves are more
+        spec = chart.to_dict(validate=False)  # half of the time otherwise; a test draws them all
     spec["config"] = chart_style()
     return vl_convert.vegalite_to_svg(spec)
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import jinja2
 import pandas as pd
 import vl_convert
@@ -55,8 +54,7 @@ def write_inspection(found: Inspection, stored: StoredModel, folder: Path) -> li
 
 
 def _write(found: Inspection, stored: StoredModel, folder: Path) -> list[Path]:
-    with alt.data_transformers.enable("default", max_rows=None):
-        drawn = {name: to_svg(chart) for name, chart in draw_inspection(found).items()}
+    drawn = {name: to_svg(chart) for name, chart in draw_inspection(found).items()}
     for name, svg in drawn.items():
         write_atomic(folder / f"{name}.svg", svg)
         write_atomic(folder / f"{name}.png", vl_convert.svg_to_png(svg, scale=1.5))

@@ -12,6 +12,11 @@ from dashboards.palette import INK, MUTED, POWERS_OF_TWO, mixer_colours
 
 ENOUGH = 0.99  # the accuracy at which a state counts as large enough, as in Zoology
 DEPTHS = 10  # rows of a heat map
+POINTS = 128  # of a line over positions
+MEASURES = {  # by position: the axis's title, the panel's
+    "accuracy": ("accuracy", "At each position"),
+    "sequence_accuracy": ("share of sequences", "Everything right up to a position"),
+}
 
 
 def draw_tasks(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
@@ -33,15 +38,18 @@ def draw_tasks(experiment: Experiment) -> dict[str, alt.TopLevelMixin | None]:
 
 
 def by_position(experiment: Experiment, positions: pd.DataFrame):
-    """Left: accuracy at each position. Right: of the whole sequence up to it. Mean over seeds."""
+    """Accuracy at each position, and of the whole sequence up to it. Mean over seeds.
+
+    With many arms a panel for each, with both in it; else a panel for each, with all arms in it.
+    """
     training = experiment.baseline.data.sequence_length
-    kinds = ("accuracy", "sequence_accuracy")
-    rows = {kind: _means(positions, ["arm", "position"], kind) for kind in kinds}
+    width = -(-max(positions["position"].tolist()) // POINTS)
+    pooled = positions.assign(position=(positions["position"] // width + 0.5) * width)
+    rows = {kind: _means(pooled, ["arm", "position"], kind) for kind in MEASURES}
     mark = alt.Chart(pd.DataFrame({"at": [training]})).mark_rule(color=INK, strokeDash=[4, 4])
-    many = len(experiment.plan.arms) > MANY_ARMS
-    colour = arm_colour(experiment, legend=True)
     x = alt.X("position:Q", title="position (tokens)", scale=alt.Scale(nice=False))
-    colour = alt.Color("arm:N", sort=arm_order(experiment)) if many else colour
+    if len(experiment.plan.arms) > MANY_ARMS:
+        return _panels_by_position(experiment, rows, x)
     panels = [
         alt.layer(
             alt.Chart(rows[kind])
@@ -49,16 +57,31 @@ def by_position(experiment: Experiment, positions: pd.DataFrame):
             .encode(
                 x=x,
                 y=alt.Y("mean:Q", title=title, scale=alt.Scale(domain=[0, 1])),
-                color=colour,
+                color=arm_colour(experiment, legend=True),
             ),
             mark.encode(x="at:Q"),
         ).properties(width=(WIDTH - 150) // 2, height=260, title=heading)
-        for kind, title, heading in (
-            ("accuracy", "accuracy", "At each position"),
-            ("sequence_accuracy", "share of sequences", "Everything right up to a position"),
-        )
+        for kind, (title, heading) in MEASURES.items()
     ]
     return alt.hconcat(*panels, spacing=40)
+
+
+def _panels_by_position(experiment: Experiment, rows: dict[str, pd.DataFrame], x: alt.X):
+    order, training = arm_order(experiment), experiment.baseline.data.sequence_length
+    named = [rows[kind].assign(what=title) for kind, (title, _) in MEASURES.items()]
+    data = pd.concat(named).assign(training=training)
+    titles = [title for title, _ in MEASURES.values()]
+    shown = alt.Color(
+        "what:N",
+        scale=alt.Scale(domain=titles, range=[INK, MUTED]),
+        legend=alt.Legend(symbolType="stroke", symbolSize=220),
+    )
+    y = alt.Y("mean:Q", title=None, scale=alt.Scale(domain=[0, 1]))
+    line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, color=shown)
+    rule = alt.Chart().mark_rule(color=INK, strokeDash=[4, 4]).encode(x="min(training):Q")
+    panel = alt.Facet("arm:N", sort=order, title=None)
+    layers = alt.layer(line, rule, data=data).properties(width=195, height=90)
+    return layers.facet(panel, columns=4)
 
 
 def state_sizes(experiment: Experiment, metric: str) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import pytest
 from arch_search.planning import make_plan
 from arch_search.records import read_experiment, table
 from arch_search.storage import Root
+from dashboards import task_figures
 from dashboards.figures import to_svg
 from dashboards.report import make_report, to_html
 from dashboards.task_figures import by_state, draw_tasks, within_reach
@@ -97,6 +98,36 @@ def test_a_report_shows_the_task_by_position_by_state_and_by_depth(experiment):
     assert "gated_deltanet" in said["states"]
     assert "baseline: passkey" in said["depths"]
     assert report.figures["depths"].svg.count("aria-label") >= 60  # 3 arms, 2 lengths, 10 depths
+
+
+def long_positions(arms):
+    """Each arm at 1,000 positions, right in the first half: more rows than Altair takes unasked."""
+    place = np.tile(np.arange(1000), len(arms))
+    right = (place < 500).astype(float)
+    return pd.DataFrame({"arm": np.repeat(list(arms), 1000), "position": place,
+                         "accuracy": right, "sequence_accuracy": right / 2})  # fmt: skip
+
+
+@pytest.mark.parametrize("many", [1, 99])
+def test_long_sequences_are_drawn_by_pooled_positions(experiment, monkeypatch, many):
+    arms = [arm.name for arm in experiment.plan.arms]
+    monkeypatch.setattr(task_figures, "MANY_ARMS", many)
+    rows = pd.concat([long_positions(arms)] * 3)
+    chart = task_figures.by_position(experiment, rows)
+    assert 3 * len(arms) * 1000 > 5000
+    to_svg(chart)
+    drawn = [pd.DataFrame(data) for data in chart.to_dict()["datasets"].values()]
+    lines = pd.concat(data for data in drawn if "mean" in data)
+    assert len(lines) == 2 * len(arms) * 125  # pooled by eight, both measures
+    for _, one in lines.groupby("arm"):
+        for where, mean in (
+            ("position < 500", 1.0),
+            ("position == 500", 0.5),
+            ("position > 500", 0),
+        ):
+            assert set(one.query(where)["mean"]) == {mean, mean / 2}
+    if many == 1:  # a panel for each arm
+        assert chart.to_dict()["facet"]["sort"][0] == experiment.baseline.name
 
 
 def test_what_stood_near_is_counted_apart(experiment):
