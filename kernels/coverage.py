@@ -62,8 +62,8 @@ _TRITON: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "rnn": (("triton", f"{_CELL} 64"),),
-    "gru": (("triton", f"{_CELL} 32"),),
-    "lstm": (("triton", f"{_CELL} 32"),),
+    "gru": (("triton", f"{_CELL} 64"),),
+    "lstm": (("triton", f"{_CELL} 64, in float32 to 32"),),
 }
 
 
