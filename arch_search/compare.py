@@ -23,20 +23,20 @@ from arch_search.findings import (
     sentences,
     verdict,
 )
-from arch_search.metric_names import direction
+from arch_search.metric_names import direction, is_yes_or_no
 from arch_search.noise_findings import noise_sentences
 from arch_search.outcomes import (
     failure_rates,
     failure_sentences,
     has_failed,
-    is_yes_or_no,
+    rate_contrasts,
     rate_sentences,
     solved_rates,
 )
 from arch_search.readings import read_at_equal_cost, reading_sentences
 from arch_search.records import Experiment, read_experiment, reporting
 from arch_search.speeds import refuse_shared_speed
-from arch_search.statistics.binary import Rate
+from arch_search.statistics.binary import Rate, RateDifference
 from arch_search.statistics.blocked import BlockedModel, compare_to, linked_arms
 from arch_search.statistics.linear import Estimate, Fit, fit_arms
 from arch_search.statistics.permutation import PermutationCheck, permutation_check
@@ -50,7 +50,7 @@ class Comparison:
     """All arms on one metric, the baseline first.
 
     Two families stand apart: the declared contrasts, and every arm against the baseline. For a
-    yes-or-no metric there is no linear model: `rates` holds what is known.
+    yes-or-no metric there is no linear model: `rates` and `rate_contrasts` hold what is known.
 
     readings: the same runs at equal FLOPs and equal seconds, where arms differ in them;
     no_seconds: why there is none of the latter.   cautions: what the plan warned of.   limits: what
@@ -72,6 +72,7 @@ class Comparison:
     factors: tuple[FactorTest, ...] = ()
     noisiest: NoisiestArm | None = None
     rates: tuple[Rate, ...] = ()
+    rate_contrasts: tuple[RateDifference, ...] = ()
     failures: tuple[Rate, ...] = ()  # empty if no run failed
     readings: tuple[Reading, ...] = ()
     no_seconds: str = ""
@@ -126,12 +127,14 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     )
     outcomes = _outcomes(experiment, metric, table, found, judge)
     rates = solved_rates(experiment, metric, table) if yes_or_no else ()
+    contrasted, untested = rate_contrasts(experiment, metric, table) if yes_or_no else ((), ())
     failures = failure_rates(experiment, metric)
     readings, no_seconds = read_at_equal_cost(experiment)
     if yes_or_no:
         outcomes = tuple(replace(o, verdict="") for o in outcomes)
         said = (
             *rate_sentences(rates, metric.rsplit("/", 1)[-1]),
+            *untested,
             *failure_sentences(failures),
         )
     else:
@@ -159,6 +162,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         factors=found.factors,
         noisiest=found.noisiest,
         rates=rates,
+        rate_contrasts=contrasted,
         failures=failures,
         readings=readings,
         no_seconds=no_seconds,

@@ -5,6 +5,7 @@ _HIGHER = (
     *("contains", "score", "rouge", "bleu"),
 )
 _LOWER = ("loss", "bits_per_byte", "perplexity", "nats", "seconds", "gib", "bytes")
+_YES_OR_NO = ("solved", "found")  # of synthetic tasks, of collapse
 _LABELS = {
     "bits_per_byte": "bits per byte",
     "loss": "loss (nats per token)",
@@ -26,3 +27,8 @@ def label(metric: str) -> str:
     text = _LABELS.get(last, last.replace("_", " "))
     prefix = {"val": "validation ", "train": "training ", "": ""}.get(group, f"{group} ")
     return prefix + text
+
+
+def is_yes_or_no(metric: str) -> bool:
+    """By its name: `…/solved`. A share of items is none, even where every run reached 0 or 1."""
+    return metric.partition(" ")[0].rsplit("/", 1)[-1] in _YES_OR_NO  # options may follow

@@ -8,6 +8,7 @@ import numpy as np
 
 from arch_search.errors import UsageError
 from arch_search.factors import model_matrix, rank
+from arch_search.metric_names import is_yes_or_no
 from arch_search.plan_spec import ArmSpec, ContrastSpec, NoiseSpec, PrimarySpec, ResolutionSpec
 from arch_search.records import Experiment, read_experiment
 from arch_search.spec import RunSpec
@@ -85,9 +86,12 @@ def find_resolution(
     noise: NoiseSpec | None,
     primary: PrimarySpec,
 ) -> tuple[ResolutionSpec, ...]:
-    """What each contrast can tell, all of them at once; every arm against the baseline if none."""
+    """What each contrast can tell, all of them at once; every arm against the baseline if none.
+
+    Nothing where the metric is yes or no: see `arch_search.outcomes.rate_resolution`.
+    """
     asked = contrasts or against_baseline(arms)
-    if not asked:
+    if not asked or is_yes_or_no(primary.metric):
         return ()
     names = [arm.name for arm in arms]
     weights = np.array([[c.weights.get(name, 0.0) for name in names] for c in asked])

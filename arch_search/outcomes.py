@@ -5,26 +5,98 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from arch_search.noise import against_baseline
+from arch_search.plan_spec import ContrastSpec, Plan
 from arch_search.records import Experiment, RunRecord
-from arch_search.statistics.binary import Rate, rates
-
-_YES_OR_NO = ("solved", "found")  # of synthetic tasks, of collapse
-
-
-def is_yes_or_no(metric: str) -> bool:
-    """By its name: `…/solved`. A share of items is none, even where every run reached 0 or 1."""
-    return metric.partition(" ")[0].rsplit("/", 1)[-1] in _YES_OR_NO  # options may follow
+from arch_search.statistics.binary import (
+    Count,
+    Rate,
+    RateDifference,
+    rate_differences,
+    rates,
+    told_from_never,
+)
+from arch_search.wording import counted, listed
 
 
 def solved_rates(experiment: Experiment, metric: str, table: pd.DataFrame) -> tuple[Rate, ...]:
     """How often each arm answered yes. A run that failed did not: it counts as no."""
+    return rates(_solved(experiment, metric, table), baseline=experiment.baseline.name)
+
+
+def rate_contrasts(
+    experiment: Experiment, metric: str, table: pd.DataFrame
+) -> tuple[tuple[RateDifference, ...], tuple[str, ...]]:
+    """The declared contrasts between two sides of arms, their runs counted together.
+
+    Returns:
+        what was found, and a sentence on those that are no such question or have no run yet.
+    """
+    counts = _solved(experiment, metric, table)
+    asked = {contrast.name: two_sides(contrast) for contrast in experiment.plan.contrasts}
+    sides = {
+        name: (_together(counts, of), _together(counts, minus))
+        for name, (of, minus) in asked.items()
+        if of and all(arm in counts for arm in (*of, *minus))
+    }
+    left = [name for name in asked if name not in sides]
+    said = (
+        f"Not tested: {listed(left)}; a yes-or-no metric answers contrasts of some arms with "
+        "others, each arm of a side alike, once all have runs",
+    )
+    return rate_differences(sides), said if left else ()
+
+
+def rate_resolution(plan: Plan) -> str:
+    """What a plan whose primary metric is yes or no can tell, in a sentence or two."""
+    asked = plan.contrasts or against_baseline(plan.arms)
+    sides = {contrast.name: two_sides(contrast) for contrast in asked}
+    tested = {name: (len(of), len(minus)) for name, (of, minus) in sides.items() if of}
+    seeds = len({run.seed for run in plan.runs})
+    alike: dict[float | None, list[str]] = {}
+    for name, (of, minus) in tested.items():
+        least = told_from_never(of * seeds, minus * seeds, tests=len(tested))
+        alike.setdefault(least, []).append(name)
+    what = "contrast" if plan.contrasts else "arm against the baseline"
+    said = (
+        f"{plan.primary.metric} is yes or no. Found with 80 % power at 5 % (Fisher's exact test, "
+        f"Holm over {counted(len(tested), what)}):"
+    )
+    found = [
+        f" {listed(names)}: "
+        + (
+            f"never against {100 * least:.0f} % of the runs."
+            if least is not None
+            else f"nothing with {counted(seeds, 'seed')}, not even never against always."
+        )
+        for least, names in alike.items()
+    ]
+    untested = [name for name in sides if name not in tested]
+    rest = f" Not tested: {listed(untested)}." if untested else ""
+    return said + "".join(found) + rest
+
+
+def two_sides(contrast: ContrastSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arms on either side of a contrast that weighs those of a side alike; else empty."""
+    of = {arm: weight for arm, weight in contrast.weights.items() if weight > 0}
+    minus = {arm: weight for arm, weight in contrast.weights.items() if weight < 0}
+    alike = all(math.isclose(abs(w), 1 / len(side)) for side in (of, minus) for w in side.values())
+    return (tuple(of), tuple(minus)) if alike else ((), ())
+
+
+def _together(counts: dict[str, Count], arms: Sequence[str]) -> Count:
+    return sum(counts[arm][0] for arm in arms), sum(counts[arm][1] for arm in arms)
+
+
+def _solved(experiment: Experiment, metric: str, table: pd.DataFrame) -> dict[str, Count]:
+    """Arm -> how many of its runs answered yes, of how many that ended."""
     counts = {}
     for arm in experiment.plan.arms:
         values = table.loc[table["arm"] == arm.name, "value"]
         failed = sum(has_failed(run, metric) for run in experiment.of_arm(arm.name))
         if len(values) + failed:
             counts[arm.name] = (int((values > 0.5).sum()), len(values) + failed)
-    return rates(counts, baseline=experiment.baseline.name)
+    return counts
 
 
 def failure_rates(experiment: Experiment, metric: str) -> tuple[Rate, ...]:

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arch_search.compare import known_metrics, linked_fit, metric_table
-from arch_search.metric_names import direction, label
-from arch_search.outcomes import is_yes_or_no
+from arch_search.metric_names import direction, is_yes_or_no, label
 from arch_search.records import Experiment
 from arch_search.statistics.blocked import compare_to
 from arch_search.wording import percent

@@ -24,11 +24,13 @@ from dashboards.rows import (
     ArmRow,
     ContrastRow,
     PublishedRow,
+    RateContrastRow,
     RateRow,
     ReachRow,
     arm_row,
     contrast_rows,
     published_rows,
+    rate_contrast_rows,
     rate_rows,
     reach_rows,
 )
@@ -49,6 +51,7 @@ class Report:
     rows: tuple[ArmRow, ...]
     contrasts: tuple[ContrastRow, ...]
     rates: tuple[RateRow, ...]
+    rate_contrasts: tuple[RateContrastRow, ...]
     failures: tuple[RateRow, ...]
     reach: tuple[ReachRow, ...]
     reach_words: tuple[str, ...]
@@ -84,6 +87,7 @@ def make_report(experiment: Experiment, *, metric: str | None = None) -> Report:
         rows=tuple(arm_row(experiment, outcome, speeds) for outcome in comparison.arms),
         contrasts=contrast_rows(experiment, comparison),
         rates=rate_rows(comparison.rates),
+        rate_contrasts=rate_contrast_rows(experiment, comparison),
         failures=rate_rows(comparison.failures),
         reach=reach_rows(experiment, comparison.readings, multipliers, documents),
         reach_words=reach_words(experiment, comparison, multipliers, documents),

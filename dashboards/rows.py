@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from arch_search.budgets import Reading, TokenMultiplier
-from arch_search.commands.compare import count_text, interval, number, p_value
+from arch_search.commands.compare import count_text, interval, number, p_value, rate_cells
 from arch_search.compare import Comparison
 from arch_search.documents import DocumentDifference
 from arch_search.findings import ArmOutcome
@@ -71,6 +71,18 @@ class ReachRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RateContrastRow:
+    """A declared contrast of a yes-or-no metric. `late`: declared after results were there."""
+
+    name: str
+    of: str
+    minus: str
+    difference: str
+    p: str
+    late: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RateRow:
     """A yes-or-no outcome of an arm."""
 
@@ -129,7 +141,7 @@ def _median(values: Sequence[float | None], form: str) -> str:
 
 def contrast_rows(experiment: Experiment, comparison: Comparison) -> tuple[ContrastRow, ...]:
     """The declared contrasts, in the order of the file."""
-    late = {d.what for d in experiment.plan.declarations if d.after_results}
+    late = _declared_late(experiment)
     return tuple(
         ContrastRow(
             name=c.name,
@@ -203,6 +215,19 @@ def rate_rows(rates: Sequence[Rate]) -> tuple[RateRow, ...]:
     )
 
 
+def rate_contrast_rows(
+    experiment: Experiment, comparison: Comparison
+) -> tuple[RateContrastRow, ...]:
+    """Declared contrasts of how often: both sides' counts, their difference, Fisher's test."""
+    late = _declared_late(experiment)
+    return tuple(
+        RateContrastRow(name=one.name, of=of, minus=minus, difference=difference,
+                        p=p_value(one.p_holm), late=f"contrast {one.name}" in late)
+        for one in comparison.rate_contrasts
+        for of, minus, difference in [rate_cells(one)]
+    )  # fmt: skip
+
+
 def published_rows(experiment: Experiment) -> tuple[PublishedRow, ...]:
     """What the plan says others reported, and our mean over seeds where we measured the same."""
     published = experiment.plan.published
@@ -216,6 +241,10 @@ def published_rows(experiment: Experiment) -> tuple[PublishedRow, ...]:
         for arm, values in (published.values.items() if published else ())
         for metric, value in values.items()
     )
+
+
+def _declared_late(experiment: Experiment) -> set[str]:
+    return {d.what for d in experiment.plan.declarations if d.after_results}
 
 
 def _times(one: TokenMultiplier | None) -> str:

@@ -20,6 +20,7 @@ from arch_search.compare import compare as compare_arms
 from arch_search.errors import UsageError
 from arch_search.findings import ArmOutcome
 from arch_search.metric_names import label
+from arch_search.statistics.binary import RateDifference
 from arch_search.storage import Root
 
 
@@ -62,6 +63,8 @@ def show(comparison: Comparison, console: Console) -> None:
     """Print the comparison for a reader: the declared contrasts, then every arm."""
     if comparison.contrasts:
         console.print(_contrast_table(comparison))
+    if comparison.rate_contrasts:
+        console.print(_rate_contrast_table(comparison))
     if comparison.rates:
         console.print(_rate_table(comparison))
     else:
@@ -121,6 +124,20 @@ def _rate_table(comparison: Comparison) -> Table:
     return table
 
 
+def _rate_contrast_table(comparison: Comparison) -> Table:
+    table = _table(
+        comparison,
+        f"declared contrasts of {comparison.metric}",
+        "difference: 95 %, for it alone; p: Fisher's exact test, adjusted over declared contrasts",
+    )
+    table.add_column("contrast", overflow="fold")
+    for column in ("yes", "against", "difference", "p"):
+        table.add_column(column, justify="right")
+    for one in comparison.rate_contrasts:
+        table.add_row(one.name, *rate_cells(one), p_value(one.p_holm))
+    return table
+
+
 def _table(comparison: Comparison, title: str, caption: str) -> Table:
     return Table(
         title=f"{comparison.name}: {title}",
@@ -170,6 +187,12 @@ def interval(low: float | None, high: float | None, *, signed: bool = False) -> 
     if low is None or high is None:
         return "–"
     return f"[{number(low, signed=signed)}, {number(high, signed=signed)}]"
+
+
+def rate_cells(one: RateDifference) -> tuple[str, str, str]:
+    """'9 of 10', '0 of 9', '+0.9 [+0.52, +0.97]'."""
+    found = f"{number(one.value, signed=True)} {interval(one.low, one.high, signed=True)}"
+    return "{} of {}".format(*one.of), "{} of {}".format(*one.minus), found
 
 
 def p_value(p: float | None) -> str:

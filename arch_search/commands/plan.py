@@ -16,6 +16,7 @@ from arch_search.commands.screen import screen
 from arch_search.commands.sweep import show_sweep_plan
 from arch_search.errors import UsageError
 from arch_search.expected_cost import cost_sentences, expected_cost
+from arch_search.metric_names import is_yes_or_no
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.storage import Root
 from arch_search.wording import by_value, counted, share
@@ -97,6 +98,11 @@ def show(plan: Plan, root: Root, console: Console) -> None:
 def show_resolution(plan: Plan, console: Console) -> None:
     """The smallest difference that each contrast finds, four times in five."""
     noise, effect = plan.noise, plan.primary.smallest_effect
+    if is_yes_or_no(plan.primary.metric):
+        from arch_search.outcomes import rate_resolution  # imports statsmodels: seconds
+
+        console.print(rate_resolution(plan), highlight=False)
+        return
     if not plan.resolution:
         return
     if noise is None:

@@ -84,8 +84,10 @@ def _submit(
 def _start(
     plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int, as_json: bool
 ) -> int:
-    from arch_search.scheduling.launch import launch
+    from arch_search.scheduling.launch import check_room, launch
 
+    if address is None:
+        check_room(plan)  # before anything is written
     with _one_submission(root, plan.name):
         _require_idle(root, plan.name)
         for run in plan.runs:

@@ -64,7 +64,7 @@ def launch(
     if plan.wandb_project:
         require_wandb()
     if address is None:
-        _check_room(plan)
+        check_room(plan)
     folder.stop.unlink(missing_ok=True)
     arguments = ["--root", str(root.path), "--name", name, "--execute", execute]
     arguments += ["--limit", str(limit)]
@@ -105,12 +105,26 @@ def nothing_left(root: Root, plan: Plan) -> bool:
     return is_done(root, plan) and not behind
 
 
-def _check_room(plan: Plan) -> None:
-    if plan.resources.cpus > cpus_here():
+def check_room(plan: Plan) -> None:
+    """Raise UsageError if this machine can never hold a run of the plan."""
+    cpus, gpus = plan.resources.cpus, plan.resources.gpus
+    if cpus > cpus_here():
         raise UsageError(
-            f"resources.cpus: a run asks for {plan.resources.cpus:g}, this machine has "
+            f"resources.cpus: a run asks for {cpus:g}, this machine has "
             f"{cpus_here()}; ask for fewer or name a cluster with --address"
         )
+    if gpus and gpus > (here := _gpus_here()):
+        raise UsageError(
+            f"resources.gpus: a run asks for {gpus:g}, this machine has {here}; take the file's "
+            "form for a CPU if it has one (scale=laptop), set resources.gpus=0, or name a cluster "
+            "with --address"
+        )
+
+
+def _gpus_here() -> int:
+    import torch  # seconds, which plans without a GPU are spared
+
+    return torch.cuda.device_count()
 
 
 def _detach(folder: ExperimentFolder, arguments: list[str]) -> int:

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import statsmodels.api as sm
 from scipy import stats
+from statsmodels.stats.proportion import confint_proportions_2indep
 
 from arch_search.statistics.simultaneous import holm
+
+Count = tuple[int, int]  # successes, n
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +39,67 @@ class Rate:
     separated: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RateDifference:
+    """How much more often one side succeeded than the other.
+
+    of, minus: (successes, n).   low, high: of the difference in share, Newcombe's 95 % interval
+    (1998, his method 10), for this one alone.   p_holm: Fisher's exact test, adjusted over all that
+    were asked.
+    """
+
+    name: str
+    of: Count
+    minus: Count
+    value: float
+    low: float
+    high: float
+    p_holm: float
+
+
+def rate_differences(
+    sides: Mapping[str, tuple[Count, Count]], *, level: float = 0.95
+) -> tuple[RateDifference, ...]:
+    """Name -> two sides, each (successes, n), n at least 1; the first minus the second."""
+    adjusted = holm(np.array([fisher(of, minus) for of, minus in sides.values()]))
+    found = []
+    for (name, (of, minus)), p in zip(sides.items(), adjusted, strict=True):
+        low, high = confint_proportions_2indep(
+            *of, *minus, method="newcomb", compare="diff", alpha=1 - level
+        )
+        found.append(
+            RateDifference(
+                name=name, of=of, minus=minus, value=of[0] / of[1] - minus[0] / minus[1],
+                low=float(low), high=float(high), p_holm=float(p),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def fisher(one: Count, other: Count) -> float:
+    """Fisher's exact test, two-sided."""
+    table = [[successes, n - successes] for successes, n in (one, other)]
+    return float(np.asarray(stats.fisher_exact(table))[1])
+
+
+def told_from_never(
+    n: int, n_never: int, *, tests: int, level: float = 0.05, power: float = 0.8
+) -> float | None:
+    """The smallest true share that so many runs tell from a side that never succeeds.
+
+    Args:
+        tests: how many the level is shared by (the first step of Holm's adjustment).
+    Returns:
+        None if even always against never is not told apart.
+    """
+    enough = next(
+        (k for k in range(1, n + 1) if tests * fisher((k, n), (0, n_never)) <= level), None
+    )
+    return None if enough is None else float(stats.beta.ppf(power, enough, n - enough + 1))
+
+
 def rates(
-    counts: Mapping[str, tuple[int, int]], *, baseline: str | None, level: float = 0.95
+    counts: Mapping[str, Count], *, baseline: str | None, level: float = 0.95
 ) -> tuple[Rate, ...]:
     """Each arm's rate, and each arm against the baseline.
 
@@ -70,19 +132,15 @@ def rates(
     return tuple(found)
 
 
-def _exact_tests(
-    counts: Mapping[str, tuple[int, int]], baseline: str, others: list[str]
-) -> list[float]:
+def _exact_tests(counts: Mapping[str, Count], baseline: str, others: list[str]) -> list[float]:
     if not others:
         return []
-    base, n = counts[baseline]
-    tables = [[[counts[a][0], counts[a][1] - counts[a][0]], [base, n - base]] for a in others]
-    p = [float(np.asarray(stats.fisher_exact(table))[1]) for table in tables]
+    p = [fisher(counts[arm], counts[baseline]) for arm in others]
     return [float(value) for value in holm(np.array(p))]
 
 
 def _logistic(
-    counts: Mapping[str, tuple[int, int]], baseline: str, others: list[str], level: float
+    counts: Mapping[str, Count], baseline: str, others: list[str], level: float
 ) -> dict[str, tuple[float, float, float]]:
     """Odds ratio to the baseline and its interval, for the arms that are not separated from it."""
     if not others or _extreme(*counts[baseline]):
