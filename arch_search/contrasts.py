@@ -154,10 +154,10 @@ def _chosen(
         levels = {key(level) for level in levels_of([c for c, _ in cells], factor)}
         accepted = {key(level) for level in _accepted(wanted, levels)}
         if unknown := sorted(accepted - levels):
-            known_levels = nearest(unknown[0], sorted(levels))
+            hint = nearest(unknown[0], sorted(levels))
             if (factor, unknown[0]) == ("arm", "baseline"):
-                known_levels = "write it without 'arm', as in minus: baseline"
-            raise UsageError(f"contrasts.{family}: {factor} has no level {unknown[0]}; {known_levels}")
+                hint = "write it without 'arm', as in minus: baseline"
+            raise UsageError(f"contrasts.{family}: {factor} has no level {unknown[0]}; {hint}")
         cells = [(c, name) for c, name in cells if factor in c and key(c[factor]) in accepted]
     if not cells:
         raise UsageError(f"contrasts.{family}: no arm is at all these levels: {dict(within)}")

@@ -144,7 +144,8 @@ CAPTIONS = {
     "the training length, pooled to four points an octave. Line: mean over seeds. Band: lowest to "
     "highest seed. Both panels rest on the same documents, so what is common to all arms cancels "
     "on the right.",
-    "sequences": "Held-out items of the task, mean over seeds. Dashed: the training length.",
+    "sequences": "Held-out items of the task, mean over seeds: the share that is right at a "
+    "position, and of sequences in which all up to it is. Dashed: the training length.",
     "states": "Line: the best arm of each mixer and state size, mean over seeds. Dots: runs. "
     "Dashed, in a mixer's colour: its smallest state with an accuracy of 0.99.",
     "distances": "The share of prompts that are answered to the character where what is asked "

@@ -203,7 +203,7 @@ def _beside_baseline(
     zero = alt.Chart(pd.DataFrame({"at": [0.0]})).mark_rule(color=INK).encode(y="at:Q")
     marks = _marked(*mark) if mark else []
     many = len(experiment.plan.arms) > MANY_ARMS
-    axis = "difference" if many else f"difference in {title}"  # a small panel has no room for more
+    axis = ["minus the baseline,", title] if many else f"difference in {title}"
     right = [zero, *_bands(experiment, paired, "difference", axis, x=x), *marks]
     if many:
         return _panels(right, experiment, _over_seeds(paired, "difference", across))
@@ -235,7 +235,7 @@ def _bands(
     experiment: Experiment,
     table: pd.DataFrame,
     value: str,
-    title: str,
+    title: str | list[str],
     *,
     x: alt.X,
     clip_to: tuple[float, float] | None = None,

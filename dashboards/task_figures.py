@@ -8,7 +8,7 @@ from arch_search.metric_names import label
 from arch_search.plan_spec import ArmSpec
 from arch_search.records import Experiment, table
 from dashboards.figures import MANY_ARMS, WIDTH, arm_colour, arm_order
-from dashboards.palette import INK, MUTED, POWERS_OF_TWO, mixer_colours
+from dashboards.palette import ARMS, INK, MUTED, POWERS_OF_TWO, mixer_colours
 
 ENOUGH = 0.99  # the accuracy at which a state counts as large enough, as in Zoology
 DEPTHS = 10  # rows of a heat map
@@ -44,7 +44,8 @@ def by_position(experiment: Experiment, positions: pd.DataFrame):
     """
     training = experiment.baseline.data.sequence_length
     width = -(-max(positions["position"].tolist()) // POINTS)
-    pooled = positions.assign(position=(positions["position"] // width + 0.5) * width)
+    middle = ((positions["position"] - 1) // width + 0.5) * width + 0.5  # positions begin at 1
+    pooled = positions.assign(position=middle)
     rows = {kind: _means(pooled, ["arm", "position"], kind) for kind in MEASURES}
     mark = alt.Chart(pd.DataFrame({"at": [training]})).mark_rule(color=INK, strokeDash=[4, 4])
     x = alt.X("position:Q", title="position (tokens)", scale=alt.Scale(nice=False))
@@ -68,13 +69,13 @@ def by_position(experiment: Experiment, positions: pd.DataFrame):
 
 def _panels_by_position(experiment: Experiment, rows: dict[str, pd.DataFrame], x: alt.X):
     order, training = arm_order(experiment), experiment.baseline.data.sequence_length
-    named = [rows[kind].assign(what=title) for kind, (title, _) in MEASURES.items()]
+    titles = ["accuracy at each position", "share of sequences that are right up to it"]
+    named = [rows[kind].assign(what=title) for kind, title in zip(MEASURES, titles, strict=True)]
     data = pd.concat(named).assign(training=training)
-    titles = [title for title, _ in MEASURES.values()]
     shown = alt.Color(
         "what:N",
-        scale=alt.Scale(domain=titles, range=[INK, MUTED]),
-        legend=alt.Legend(symbolType="stroke", symbolSize=220),
+        scale=alt.Scale(domain=titles, range=[INK, ARMS[0]]),
+        legend=alt.Legend(symbolType="stroke", symbolSize=220, labelLimit=400),
     )
     y = alt.Y("mean:Q", title=None, scale=alt.Scale(domain=[0, 1]))
     line = alt.Chart().mark_line(strokeWidth=2).encode(x=x, y=y, color=shown)

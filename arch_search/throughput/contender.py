@@ -1,6 +1,7 @@
 """One arm on a device, ready to take its turn at a cell."""
 
 import gc
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from arch_search.model import LanguageModel
 from arch_search.optim import clip_gradients, make_optimiser
 from arch_search.plan_spec import ArmSpec
 from arch_search.run_settings import ResourceSpec
+from arch_search.step_graphs import Gradients, StepGraphs
 from arch_search.throughput.as_graph import as_graph
 from arch_search.throughput.settings import Cell, ThroughputSpec
 from arch_search.throughput.timing import time_calls
@@ -24,6 +26,7 @@ from blocks.base import State
 from blocks.initialisation import Parameter, named_generator
 from kernels.backends import backends_used, forget_backends
 
+log = logging.getLogger(__name__)
 FIRST_CALLS = 2  # more untimed ones when a cell is new: kernels are compiled and tuned
 SHAPES = 1_024  # layers of one kind at one batch and length, each compiled once
 EXACT_ELEMENTS = 2**20  # larger parameters are drawn on the device, by their declared moments
@@ -133,15 +136,25 @@ class Contender:
             self._warm_up(self._batch(batch, length + 1))
             self._warm.add((batch, length))
         optimiser = make_optimiser(self.model, self.model.declared_parameters(), arm.optimiser)
+        gradients = self._gradients()
 
         def step() -> None:
-            tokens = self._batch(batch, length + 1)
-            accumulate_gradients(self.model, tokens, 0, arm.precision)
+            gradients(self._batch(batch, length + 1), None, 1)
             clip_gradients(self.model, arm.optimiser.gradient_clip)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
         return step
+
+    def _gradients(self) -> Gradients:
+        """As a run takes them: by graphs if it asked for them, recorded anew in each turn."""
+
+        def plain(rows: Tensor, resets: Tensor | None, parts: int) -> Tensor:
+            return accumulate_gradients(self.model, rows, 0, self.arm.train.precision, resets)
+
+        if not self._resources.graphs or self.device.type != "cuda":
+            return plain
+        return StepGraphs(self.model, plain=plain, bare=plain, size=lambda: 0, told=log.info)
 
     def _warm_up(self, tokens: Tensor) -> None:
         """As a run does before its clock starts: backends chosen, kernels tuned and compiled."""

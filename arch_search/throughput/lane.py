@@ -46,8 +46,13 @@ class _Times:
     state: str = OK
 
     @property
-    def seconds(self) -> list[list[float]]:
-        return [turn.seconds for turn in self.turns]
+    def graphed(self) -> bool:
+        """Whether every turn read or decoded as a graph."""
+        return all(turn.launched for turn in self.turns)
+
+    def seconds(self, *, graphs: bool) -> list[list[float]]:
+        """Of each turn's calls; kernel by kernel if not `graphs`."""
+        return [turn.seconds if graphs else turn.launched or turn.seconds for turn in self.turns]
 
 
 def measure(
@@ -149,11 +154,12 @@ def _begin(
         "devices": 1,
         "precision": precision,
         "compiled": compiles(resources, device),
+        "graphs": resources.graphs and device.type == "cuda",
         "baseline": arms[0].name,
         "peak": _peak(spec, device, name, precision),
         "settings": asdict(spec),
         "timed": what_is_timed(arms),
-        "resources": [resources.micro_batch, resources.backends, resources.tuned],
+        "resources": [resources.micro_batch, resources.backends, resources.tuned, resources.graphs],
         "environment": describe_environment(device),
         "rankable": foreign <= FOREIGN_BYTES,
         "notes": notes,
@@ -225,19 +231,25 @@ def _row(
     if mine.state != OK:
         return row
     tokens = cell.batch * (1 if cell.kind == "decode" else cell.length)
-    speeds = [[tokens / s for s in turn] for turn in mine.seconds]
-    found = summarise(speeds)
+
+    def speeds(times: _Times, *, graphs: bool) -> list[list[float]]:
+        return [[tokens / s for s in turn] for turn in times.seconds(graphs=graphs)]
+
+    found = summarise(speeds(mine, graphs=mine.graphed))
     row |= {
         "tokens_per_second": found.median, "low": found.low, "high": found.high, "n": found.n,
         "rounds": found.rounds, "milliseconds": 1e3 * tokens / found.median,
         "peak_memory_gib": max(turn.peak_bytes for turn in mine.turns) / 2**30,
-        "every_millisecond": [[round(1e3 * s, 4) for s in turn] for turn in mine.seconds],
+        "every_millisecond": [
+            [round(1e3 * s, 4) for s in turn] for turn in mine.seconds(graphs=mine.graphed)
+        ],
     }  # fmt: skip
     if base.state == OK:
-        ratio = summarise_ratio(speeds, [[tokens / s for s in turn] for turn in base.seconds])
+        alike = mine.graphed and base.graphed  # else both kernel by kernel
+        ratio = summarise_ratio(speeds(mine, graphs=alike), speeds(base, graphs=alike))
         row |= {"ratio": ratio.median, "ratio_low": ratio.low, "ratio_high": ratio.high}
     if cell.kind != "train":
-        return row | _reading(mine.turns)
+        return row | _reading(mine)
     flops = TRAINING * sum(forward_flops(arm.model, cell.length).values())
     try:
         mfu = utilisation(flops * found.median, peak["tflops"], source=peak["source"])
@@ -247,12 +259,13 @@ def _row(
     return row | {"model_flops_per_token": flops, "mfu": mfu}
 
 
-def _reading(turns: Sequence[Turn]) -> dict[str, Any]:
+def _reading(times: _Times) -> dict[str, Any]:
     """What a row of reading or decoding has besides: bytes carried on, how it was launched."""
-    found: dict[str, Any] = {"cache_bytes": turns[-1].cache_bytes}
-    if launched := [turn.launched for turn in turns if turn.launched]:
-        found["launched_milliseconds"] = 1e3 * summarise(launched).median
-    if why_not := next((turn.no_graph for turn in turns if turn.no_graph), ""):
+    found: dict[str, Any] = {"cache_bytes": times.turns[-1].cache_bytes}
+    if times.graphed:
+        launched = summarise([turn.launched for turn in times.turns])
+        found["launched_milliseconds"] = 1e3 * launched.median
+    elif why_not := next((turn.no_graph for turn in times.turns if turn.no_graph), ""):
         found["no_graph"] = why_not
     return found
 

@@ -52,6 +52,7 @@ def markdown(record: Record) -> str:
     arms = record["arms"]
     first = next(iter(arms.values()), {})
     compiled = ", compiled" if record["compiled"] else ""
+    compiled += ", gradients by CUDA graphs" if record.get("graphs") else ""
     lines = [
         f"# Throughput of {record['experiment']}", "",
         f"{record['device']}, {record['precision']}{compiled}, {_versions(record)}. "
@@ -127,9 +128,11 @@ def _cell(cell: dict[str, Any] | None) -> str:
 
 def _launches(cell: dict[str, Any]) -> str:
     """How a forward pass was launched on a GPU, where there is something to say."""
+    if "no_graph" in cell:
+        return "kernel by kernel; "
     if "launched_milliseconds" in cell:
         return f"{cell['launched_milliseconds']:.3g} ms kernel by kernel; "
-    return "kernel by kernel; " if "no_graph" in cell else ""
+    return ""
 
 
 def interval(row: dict[str, Any], name: str, form: str) -> str:

@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -100,34 +101,52 @@ def test_a_report_shows_the_task_by_position_by_state_and_by_depth(experiment):
     assert report.figures["depths"].svg.count("aria-label") >= 60  # 3 arms, 2 lengths, 10 depths
 
 
-def long_positions(arms):
-    """Each arm at 1,000 positions, right in the first half: more rows than Altair takes unasked."""
-    place = np.tile(np.arange(1000), len(arms))
-    right = (place < 500).astype(float)
-    return pd.DataFrame({"arm": np.repeat(list(arms), 1000), "position": place,
+def right_to(last, positions, arms):
+    """Each arm at positions 1, 2, …: all is right up to one, and nothing behind it."""
+    place = np.tile(np.arange(1, positions + 1), len(arms))
+    right = (place <= last).astype(float)
+    return pd.DataFrame({"arm": np.repeat(list(arms), positions), "position": place,
                          "accuracy": right, "sequence_accuracy": right / 2})  # fmt: skip
+
+
+def drawn_lines(chart):
+    """The rows of a chart that it draws lines of."""
+    drawn = [pd.DataFrame(data) for data in chart.to_dict()["datasets"].values()]
+    return pd.concat(data for data in drawn if "mean" in data)
 
 
 @pytest.mark.parametrize("many", [1, 99])
 def test_long_sequences_are_drawn_by_pooled_positions(experiment, monkeypatch, many):
     arms = [arm.name for arm in experiment.plan.arms]
     monkeypatch.setattr(task_figures, "MANY_ARMS", many)
-    rows = pd.concat([long_positions(arms)] * 3)
-    chart = task_figures.by_position(experiment, rows)
-    assert 3 * len(arms) * 1000 > 5000
-    to_svg(chart)
-    drawn = [pd.DataFrame(data) for data in chart.to_dict()["datasets"].values()]
-    lines = pd.concat(data for data in drawn if "mean" in data)
-    assert len(lines) == 2 * len(arms) * 125  # pooled by eight, both measures
+    chart = task_figures.by_position(experiment, right_to(496, 1024, arms))
+    lines = drawn_lines(chart)
+    assert len(lines) == 2 * len(arms) * 128  # pooled by eight, both measures
     for _, one in lines.groupby("arm"):
-        for where, mean in (
-            ("position < 500", 1.0),
-            ("position == 500", 0.5),
-            ("position > 500", 0),
-        ):
+        assert (min(one["position"]), max(one["position"])) == (4.5, 1020.5)
+        for where, mean in (("position < 497", 1.0), ("position > 496", 0)):
             assert set(one.query(where)["mean"]) == {mean, mean / 2}
-    if many == 1:  # a panel for each arm
-        assert chart.to_dict()["facet"]["sort"][0] == experiment.baseline.name
+    short = drawn_lines(task_figures.by_position(experiment, right_to(20, 128, arms)))
+    assert sorted(set(short["position"])) == list(range(1, 129))
+
+
+def test_with_many_arms_each_has_a_panel_with_the_training_length(experiment, monkeypatch):
+    monkeypatch.setattr(task_figures, "MANY_ARMS", 1)
+    arms = [arm.name for arm in experiment.plan.arms]
+    drawn = task_figures.by_position(experiment, right_to(20, 300, arms)).to_dict()
+    assert drawn["facet"]["sort"][0] == experiment.baseline.name
+    (rule,) = (x for x in drawn["spec"]["layer"] if x["mark"]["type"] == "rule")
+    assert (rule["encoding"]["x"]["aggregate"], rule["encoding"]["x"]["field"]) == (
+        "min", "training",
+    )  # fmt: skip
+    assert set(drawn_lines(task_figures.by_position(experiment, right_to(20, 300, arms)))[
+        "training"
+    ]) == {256}  # fmt: skip
+
+
+def test_more_rows_are_drawn_than_altair_takes_unasked():
+    rows = pd.DataFrame({"x": np.arange(6000), "y": 0.0})
+    assert "path" in to_svg(alt.Chart(rows).mark_line().encode(x="x:Q", y="y:Q"))
 
 
 def test_what_stood_near_is_counted_apart(experiment):
