@@ -84,10 +84,10 @@ def _submit(
 def _start(
     plan: Plan, root: Root, *, address: str | None, wait: bool, limit: int, as_json: bool
 ) -> int:
-    from arch_search.scheduling.launch import check_room, launch
+    from arch_search.scheduling.launch import launch, nothing_left, require_what_runs_need
 
-    if address is None:
-        check_room(plan)  # before anything is written
+    if not nothing_left(root, plan):
+        require_what_runs_need(root, plan, here=address is None)  # before anything is written
     with _one_submission(root, plan.name):
         _require_idle(root, plan.name)
         for run in plan.runs:

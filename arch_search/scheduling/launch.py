@@ -59,12 +59,7 @@ def launch(
         raise UsageError(f"{name} is running already; follow it with 'arch-search status {name}'")
     if nothing_left(root, plan):
         return Launched()
-    if not folder.read("tracking.json").get("experiment_id"):  # once it was there, it may be out
-        probe(tracking_address(root, plan.tracking_uri))
-    if plan.wandb_project:
-        require_wandb()
-    if address is None:
-        check_room(plan)
+    require_what_runs_need(root, plan, here=address is None)
     folder.stop.unlink(missing_ok=True)
     arguments = ["--root", str(root.path), "--name", name, "--execute", execute]
     arguments += ["--limit", str(limit)]
@@ -73,6 +68,16 @@ def launch(
         sent = _send(folder, address, [*arguments, "--address", "auto"], plan)
         return replace(sent, anew=anew)
     return Launched(pid=_detach(folder, [*arguments, "--address", address or "local"]), anew=anew)
+
+
+def require_what_runs_need(root: Root, plan: Plan, *, here: bool) -> None:
+    """Raise UsageError where MLflow or Weights & Biases, or room on this machine, is missing."""
+    if not root.experiment(plan.name).read("tracking.json").get("experiment_id"):
+        probe(tracking_address(root, plan.tracking_uri))  # once it was there, it may be out
+    if plan.wandb_project:
+        require_wandb()
+    if here:
+        _require_room(plan)
 
 
 def _send(folder: ExperimentFolder, address: str, arguments: list[str], plan: Plan) -> Launched:
@@ -105,8 +110,7 @@ def nothing_left(root: Root, plan: Plan) -> bool:
     return is_done(root, plan) and not behind
 
 
-def check_room(plan: Plan) -> None:
-    """Raise UsageError if this machine can never hold a run of the plan."""
+def _require_room(plan: Plan) -> None:
     cpus, gpus = plan.resources.cpus, plan.resources.gpus
     if cpus > cpus_here():
         raise UsageError(

@@ -16,7 +16,7 @@ from arch_search.factorial import factor_tests, interaction_means
 from arch_search.plan_spec import ContrastSpec
 from arch_search.records import read_experiment
 from arch_search.spec import ScheduleSpec
-from arch_search.statistics.binary import rates
+from arch_search.statistics.binary import fisher, rate_differences, rates, told_from_never
 from arch_search.statistics.linear import Fit, estimate, fit_arms
 from arch_search.statistics.ratio import bootstrap_ratio
 from arch_search.statistics.unequal import noisiest_arm, paired_interval
@@ -157,6 +157,30 @@ def test_rates_are_exact_and_separation_is_said():
     assert (never.low, never.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 5)))
 
 
+def test_differences_of_rates_have_newcombes_intervals_and_fishers_test():
+    """Newcombe (1998, Statistics in Medicine 17), tables II and V: method 10."""
+    found = rate_differences({"a": ((56, 70), (48, 80)), "f": ((10, 10), (0, 10))})
+    assert (found[0].value, found[0].low, found[0].high) == pytest.approx(
+        (0.2, 0.0524, 0.3339), abs=1e-4
+    )
+    assert (found[1].low, found[1].high) == pytest.approx((0.6075, 1.0), abs=1e-4)
+    p = [stats.fisher_exact([[56, 14], [48, 32]])[1], stats.fisher_exact([[10, 0], [0, 10]])[1]]
+    assert [one.p_holm for one in found] == pytest.approx([p[0], 2 * p[1]])
+
+
+@pytest.mark.parametrize(("n", "tests"), [(20, 1), (20, 16), (10, 22)])
+def test_what_is_told_from_never_is_found_four_times_in_five(n, tests):
+    least = told_from_never(n, n, tests=tests)
+    found = [k for k in range(n + 1) if tests * fisher((k, n), (0, n)) <= 0.05]
+    assert stats.binom.pmf(found, n, least).sum() == pytest.approx(0.8)
+
+
+def test_too_few_seeds_tell_nothing_from_never():
+    assert told_from_never(3, 3, tests=1) is None
+    assert told_from_never(5, 5, tests=22) is None
+    assert told_from_never(5, 5, tests=1) is not None
+
+
 def test_exact_intervals_cover_at_least_nominally():
     rng = np.random.default_rng(0)
     for truth in (0.1, 0.5, 0.9):
@@ -190,6 +214,22 @@ def test_solved_or_not_gets_rates_and_a_failure_counts_as_not(planted):
     assert any("No odds ratio for m2rnn-1-first" in s for s in comparison.sentences)
     (spread,) = [f for f in comparison.failures if f.arm == "m2rnn-2-spread"]
     assert (spread.successes, spread.n) == (1, 5)
+
+
+def test_declared_contrasts_of_solved_or_not_are_tested_exactly(planted):
+    answers = {"baseline": [0, 0, 0, 0, 0], "m2rnn-1-first": [1, 1, 1, 1, 1],
+               "m2rnn-1-last": [1, 0, 1, 1, 0], "m2rnn-2-spread": [1, 1, 1, 1, 1]}  # fmt: skip
+    root = solved(planted(failed=frozenset({("m2rnn-2-spread", 4)})), answers)
+    asked = {"one": {"m2rnn-1-first": 1.0, "baseline": -1.0},
+             "some": {"m2rnn-1-last": 0.5, "m2rnn-2-spread": 0.5, "baseline": -1.0},
+             "trend": {"m2rnn-1-first": 1.0, "m2rnn-1-last": -2.0, "baseline": 1.0}}  # fmt: skip
+    given = [ContrastSpec(name=name, family=name, text="", weights=w) for name, w in asked.items()]
+    comparison = compare("planted", metric="s3/solved", root=declare(root, *given))
+    found = {one.name: (one.of, one.minus) for one in comparison.rate_contrasts}
+    assert found == {"one": ((5, 5), (0, 5)), "some": ((7, 10), (0, 5))}
+    assert any(said.startswith("Not tested: trend;") for said in comparison.sentences)
+    one = comparison.rate_contrasts[0]
+    assert one.p_holm == pytest.approx(2 * fisher((5, 5), (0, 5)))
 
 
 @pytest.mark.parametrize(

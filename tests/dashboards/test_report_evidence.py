@@ -10,7 +10,7 @@ import pytest
 
 from arch_search.contrasts import resolve_contrasts
 from arch_search.experiment import ContrastFile
-from arch_search.plan_spec import DeclarationSpec, PublishedSpec
+from arch_search.plan_spec import ContrastSpec, DeclarationSpec, PublishedSpec
 from arch_search.records import read_experiment
 from dashboards.latex import escape_latex
 from dashboards.report import make_report, to_html, to_latex, to_markdown, write_report
@@ -119,7 +119,15 @@ def test_yes_or_no_gets_its_own_page(planted):
         result = json.loads(path.read_text())
         result["metrics"]["s3/solved"] = float(run.arm.name != "baseline" and run.planned.seed < 4)
         path.write_text(json.dumps(result))
+    folder = root.experiment("planted")
+    weights = {"m2rnn-1-last": 0.5, "m2rnn-1-first": 0.5, "baseline": -1.0}
+    asked = ContrastSpec(name="any", family="any", text="", weights=weights)
+    folder.write_plan(replace(folder.plan(), contrasts=(asked,)))
     report = make_report(read_experiment("planted", root), metric="s3/solved")
+    (contrast,) = report.rate_contrasts
+    assert (contrast.name, contrast.of, contrast.minus) == ("any", "8 of 10", "0 of 5")
+    for page in (to_html(report), to_markdown(report), to_latex(report)):
+        assert "8 of 10" in page
     assert [row.count for row in report.rates] == ["0 of 5", "4 of 5", "4 of 5", "4 of 5"]
     assert "4 of 5" in to_html(report)
     assert "separated" in to_latex(report)

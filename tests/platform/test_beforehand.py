@@ -12,8 +12,9 @@ from arch_search.declarations import late_declarations
 from arch_search.errors import UsageError
 from arch_search.model import build_model
 from arch_search.noise import find_noise
+from arch_search.outcomes import rate_resolution
 from arch_search.plan_spec import DeclarationSpec
-from arch_search.planning import make_plans
+from arch_search.planning import make_plan, make_plans
 from arch_search.records import read_experiment
 from arch_search.tuning import FIRST_SEED
 
@@ -92,6 +93,18 @@ def test_the_plan_states_what_it_resolves_and_the_seeds_it_would_take(root):
     assert found.seeds_wanted > 5
     more = plan_for(root, *SHORT, f"seeds={found.seeds_wanted}", "noise=0.4%")
     assert more.resolution[0].share <= 0.003
+
+
+@pytest.mark.parametrize(
+    ("seeds", "says"),
+    [(20, "identity, softplus, slow and 13 more: never against 52 % of the runs."),
+     (3, "nothing with 3 seeds, not even never against always.")],
+)  # fmt: skip
+def test_a_plan_of_solved_or_not_says_which_share_it_tells_from_never(root, seeds, says):
+    plan = make_plan(FIRST.parent / "s3_state_tracking.yaml", root, [f"seeds={seeds}"])
+    assert plan.resolution == ()
+    assert "Holm over 16 contrasts" in rate_resolution(plan)
+    assert says in rate_resolution(plan)
 
 
 def tune(root, *overrides):

@@ -68,10 +68,14 @@ def test_wrong_input_is_one_clear_line_and_exit_code_2(command, arguments, says)
     assert "Traceback" not in err
 
 
-def test_nothing_of_a_refused_submission_is_left_running(command, root):
-    code, _, _ = command("submit", FIRST, *SMALL, "tracking.uri=http://127.0.0.1:9")
-    assert code == 2
-    assert not any(run.attempts() for run in root.runs())
+@pytest.mark.parametrize(
+    "asked", ["tracking.uri=http://127.0.0.1:9", "resources.cpus=4096", "resources.gpus=4096"]
+)
+def test_nothing_of_a_refused_submission_is_left(command, root, asked):
+    code, _, err = command("submit", FIRST, *SMALL, asked, "name=refused")
+    assert code == 2, err
+    assert not root.experiment("refused").path.exists()
+    assert not any(run.is_frozen for run in root.runs())
 
 
 def test_a_root_that_cannot_be_written_is_said(monkeypatch, cli, tmp_path):
