@@ -14,6 +14,7 @@ import torch
 
 from arch_search.environment import git_state
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 from arch_search.redaction import hide_secrets
 from arch_search.scheduling.session import cpus_here
 from arch_search.storage import Root
@@ -105,7 +106,7 @@ def _triton() -> Finding:
             what="triton",
             state="missing",
             found="not installed",
-            advice="our fast GPU kernels need it: pip install '.[gpu]'",
+            advice=f"our fast GPU kernels need it; {how_to_install('gpu')}",
         )
     hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
     number = tuple(int(part) for part in version.split("+")[0].split(".")[:3])
@@ -127,7 +128,7 @@ def _fla() -> Finding:
             what="fla",
             state="missing",
             found="not installed",
-            advice="Gated DeltaNet then runs in torch: pip install '.[gpu]'",
+            advice=f"Gated DeltaNet then runs in torch; {how_to_install('gpu')}",
         )
     works = torch.cuda.is_available()
     return Finding(
@@ -168,7 +169,7 @@ def _mlflow() -> Iterator[Finding]:
         what="mlflow server",
         state="ok" if has else "missing",
         found="installed" if has else "not installed",
-        advice="" if has else "`arch-search ui` needs it: pip install '.[ui]'",
+        advice="" if has else f"`arch-search ui` needs it; {how_to_install('ui')}",
     )
 
 
@@ -178,6 +179,7 @@ def _extras() -> Iterator[Finding]:
         "psycopg": "MLflow or a sweep's study on PostgreSQL",
         "optuna-dashboard": "`arch-search study`",
         "datasets": "data of the hub, and tokenised sets",
+        "tokenizers": "BPE, as most language experiments in full want it",
     }
     for package, use in uses.items():
         yield _optional(package, f"only for {use}")

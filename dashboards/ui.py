@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 from arch_search.storage import Root
 from arch_search.tracking.server import prepare, tracking_address
 from dashboards.pages import PageServer
@@ -48,9 +49,7 @@ def running_ui(root: Root, port: int) -> Iterator[Running]:
         RuntimeError: MLflow did not start; the message ends with what it printed.
     """
     if importlib.util.find_spec("flask") is None or importlib.util.find_spec("uvicorn") is None:
-        raise UsageError(
-            "the MLflow server is not installed; install it with: pip install 'arch-search[ui]'"
-        )
+        raise UsageError(f"the MLflow server is not installed; {how_to_install('ui')}")
     _require_free(port)
     root.make()
     uri = tracking_address(root)

@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from optuna.storages import BaseStorage
 
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 
 _HOSTS = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")
 
@@ -38,9 +39,7 @@ def serve_study(storage: BaseStorage, port: int) -> None:
     try:
         from optuna_dashboard import wsgi  # an extra
     except ImportError:
-        raise UsageError(
-            "optuna-dashboard is not installed; install it with: pip install 'arch-search[ui]'"
-        ) from None
+        raise UsageError(f"optuna-dashboard is not installed; {how_to_install('ui')}") from None
     try:
         server = _Server(("127.0.0.1", port), _Quiet)
     except OSError as error:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 from arch_search.journal import Point, read_curve
 from arch_search.plan_spec import Plan, PlannedRun
 from arch_search.progress import run_state
@@ -27,8 +28,8 @@ def require_wandb() -> None:
     """Raise UsageError, before anything runs, if wandb is asked for and not installed."""
     if find_spec("wandb") is None:
         raise UsageError(
-            "tracking.wandb: the package wandb is not installed; install it with "
-            "pip install 'arch-search[wandb]', or leave tracking.wandb out"
+            "tracking.wandb: the package wandb is not installed; leave tracking.wandb out, or "
+            f"{how_to_install('wandb')}"
         )
 
 

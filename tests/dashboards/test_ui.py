@@ -136,7 +136,7 @@ def test_the_command_stops_on_sigterm_and_takes_mlflow_along(planted):
 
 def test_a_missing_extra_is_named(planted, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    root, said = planted(seeds=1), r"pip install 'arch-search\[ui\]'"
+    root, said = planted(seeds=1), r"pip install -c constraints.txt -e '\.\[ui\]'"
     with pytest.raises(UsageError, match=said), running_ui(root, free_port()):
         pass
 

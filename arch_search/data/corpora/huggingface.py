@@ -17,6 +17,7 @@ from arch_search.data.corpora.jsonl import encoded
 from arch_search.data.corpora.options import TextOptions, read
 from arch_search.data.corpora.text import Text, text_corpus
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 from blocks.options import did_you_mean, option
 
 DATA_FILES = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".txt", ".gz", ".zst")
@@ -138,7 +139,7 @@ def _rows(options: HuggingFaceOptions, split: str) -> Iterator[Mapping[str, Any]
         from datasets import load_dataset
     except ImportError:
         raise UsageError(
-            "Hugging Face datasets need the package datasets; run: pip install 'arch-search[data]'"
+            f"Hugging Face datasets need the package datasets; {how_to_install('data')}"
         ) from None
     folder = Path(options.huggingface).expanduser()
     # By its whole path, or a folder called "json" would be taken for a format of that name.

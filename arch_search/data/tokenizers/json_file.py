@@ -20,6 +20,7 @@ from arch_search.data.corpora.options import read
 from arch_search.data.corpora.text import pieces
 from arch_search.data.tokenizers.base import Tokenizer, require_lossless
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 from blocks.options import did_you_mean, option
 
 PIECE_BYTES = 1 << 20  # a longer document is cut at a line's end, so that memory stays bounded
@@ -113,7 +114,7 @@ def import_tokenizers() -> Any:
         import tokenizers
     except ImportError:
         raise UsageError(
-            "this tokenizer needs the package tokenizers; run: pip install 'arch-search[data]'"
+            f"this tokenizer needs the package tokenizers; {how_to_install('data')}"
         ) from None
     return tokenizers
 

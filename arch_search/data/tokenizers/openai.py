@@ -8,6 +8,7 @@ from arch_search.data.corpora.text import pieces
 from arch_search.data.tokenizers.base import Tokenizer, require_lossless
 from arch_search.data.tokenizers.json_file import PIECE_BYTES
 from arch_search.errors import UsageError
+from arch_search.extras import how_to_install
 
 END_OF_DOCUMENT = 100257
 
@@ -22,9 +23,7 @@ def cl100k() -> Tokenizer:
     try:
         import bpe_openai
     except ImportError:
-        raise UsageError(
-            "cl100k needs the package bpe-openai; run: pip install 'arch-search[data]'"
-        ) from None
+        raise UsageError(f"cl100k needs the package bpe-openai; {how_to_install('data')}") from None
     encoding = bpe_openai.get_encoding("cl100k_base")
     spellings = [b""] * encoding.n_vocab
     for token in range(END_OF_DOCUMENT - 1):  # what follows is special, or not used

@@ -13,6 +13,7 @@ from arch_search.data import Split
 from arch_search.data.encoding import tokenizer_of
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.extras import how_to_install
 from arch_search.generation import Inference
 from arch_search.model import LanguageModel
 from arch_search.tasks.base import Evaluation, EvaluationContext, Task
@@ -74,7 +75,7 @@ class LmEval(Task):
             )
         if find_spec("lm_eval") is None:
             raise UsageError(
-                "evaluate.lm_eval needs the package lm-eval; run: pip install 'arch-search[eval]'"
+                f"evaluate.lm_eval needs the package lm-eval; {how_to_install('eval')}"
             )
         if options.lengths and min(options.lengths) < SHORTEST:
             raise UsageError(
