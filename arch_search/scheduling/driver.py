@@ -157,7 +157,7 @@ def _run_on(
         if session.is_local and not session.capacity(plan.resources):
             asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
             raise UsageError(f"a run asks for {asked}, which this machine does not have")
-        plan = replace(plan, resources=packed_resources(session, plan))
+        plan = replace(plan, resources=packed_resources(session, root, plan))
         _preflight(session, root, plan, options.execute)
         dispatcher = Dispatcher(
             root=root,
