@@ -69,6 +69,8 @@ def read_json(path: Path) -> Any | None:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:
+        raise _damaged(path, "it is a folder") from None
     try:
         return json.loads(text)
     except ValueError as error:

@@ -110,17 +110,26 @@ def keep_tuned(cache: Path, kept: Path) -> str:
     return name
 
 
-def pin_tuned(cache: Path, kept: Path, name: str) -> None:
-    """Put the tuned configurations that `keep_tuned` called `name` into a cache.
+def find_tuned(kept: Path, name: str) -> Path:
+    """Where the tuned configurations stand that `keep_tuned` called `name`.
 
     Raises:
         UsageError: there are none of that name.
     """
-    try:
-        files = json.loads((kept / f"{name}.json").read_text())
-    except FileNotFoundError:
+    found = kept / f"{name}.json"
+    if not found.is_file():
         known = ", ".join(sorted(p.stem for p in kept.glob("*.json"))) or "none yet"
-        raise UsageError(f"resources.tuned: {name!r} is not in {kept}; there: {known}") from None
+        raise UsageError(f"resources.tuned: {name!r} is not in {kept}; there: {known}")
+    return found
+
+
+def pin_tuned(cache: Path, kept: Path, name: str) -> None:
+    """Put the tuned configurations that `keep_tuned` called `name` into a cache.
+
+    Raises:
+        UsageError: as `find_tuned`.
+    """
+    files = json.loads(find_tuned(kept, name).read_text())
     for path, text in files.items():
         target = cache / path
         if target.resolve().is_relative_to(cache.resolve()):

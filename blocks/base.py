@@ -112,6 +112,15 @@ class SequenceMixer(nn.Module):
         """What the mixer makes of x (B, T, D) to drive its state; None: it says nothing of that."""
         return None
 
+    @classmethod
+    def check_device(cls, device: torch.device) -> None:
+        """Refuse a device on which no kernel of the mixer can run, before anything is built there.
+
+        Raises:
+            BackendUnavailable: it is such a device.
+        """
+        return
+
     def uncompiled(self) -> tuple[str, ...]:
         """Methods that torch.compile must call as they are: kernels that it cannot look past."""
         return ()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from blocks.base import Cost, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, Start
 from blocks.options import did_you_mean, option
+from kernels.errors import BackendUnavailable
 
 PREFIX = "fla:"
 GIVEN = (
@@ -131,12 +132,21 @@ class FlaLayer(SequenceMixer):
         super().__init__(options, width=width, depth=depth)
         self.layer: Any = _build(self.layer_name, width, depth, asdict(self.options))
 
+    @classmethod
+    def check_device(cls, device: torch.device) -> None:
+        if device.type != "cuda":  # Triton would say: 0 active drivers
+            raise BackendUnavailable(
+                f"block {PREFIX}{cls.layer_name}: a layer of flash-linear-attention; its kernels "
+                f"need a GPU, and this is {device.type}"
+            )
+
     def uncompiled(self) -> tuple[str, ...]:
         return ("forward",)
 
     def forward(
         self, x: Tensor, state: State | None = None, *, reset: Tensor | None = None
     ) -> tuple[Tensor, State]:
+        self.check_device(x.device)
         if reset is not None:
             if state:
                 raise ValueError(f"{PREFIX}{self.layer_name} cannot reset amid a carried state")

@@ -14,6 +14,7 @@ import typer
 from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_atomic
+from arch_search.kernel_cache import find_tuned
 from arch_search.mps import shared_gpu
 from arch_search.plan_spec import Plan
 from arch_search.storage import Root
@@ -41,7 +42,7 @@ def packing(
     root = Root().make()
     plan = make_plan(file, root, overrides or [])
     with shared_gpu() if mps else contextlib.nullcontext():
-        found = {**_measure(plan, runs, steps, rounds), "mps": mps}
+        found = {**_measure(root, plan, runs, steps, rounds), "mps": mps}
     path = _keep(root, plan.name + ("-mps" if mps else ""), found)
     if as_json:
         print(json.dumps(found, indent=1))
@@ -50,7 +51,7 @@ def packing(
         print(path)
 
 
-def _measure(plan: Plan, count: int, steps: int, rounds: int) -> dict[str, Any]:
+def _measure(root: Root, plan: Plan, count: int, steps: int, rounds: int) -> dict[str, Any]:
     from arch_search.devices import device_for
     from arch_search.throughput.packing import PackedRun, measure_packing
 
@@ -58,7 +59,9 @@ def _measure(plan: Plan, count: int, steps: int, rounds: int) -> dict[str, Any]:
         raise UsageError(
             f"{plan.name} is a sweep: its runs come while it goes on; name a file of arms"
         )
-    resources = plan.resources
+    resources, tuned = plan.resources, root.path / "tuned"
+    if resources.tuned:
+        find_tuned(tuned, resources.tuned)
     try:
         device_for(resources)
     except ValueError as error:
@@ -75,9 +78,9 @@ def _measure(plan: Plan, count: int, steps: int, rounds: int) -> dict[str, Any]:
         for i, run in enumerate(itertools.islice(itertools.cycle(plan.runs), count))
     ]
     try:
-        return measure_packing(packed, steps=steps, rounds=rounds)
+        return measure_packing(packed, steps=steps, rounds=rounds, tuned=tuned)
     except RuntimeError as error:
-        print(f"arch-search: {error}")
+        print(f"arch-search: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 

@@ -14,12 +14,14 @@ from arch_search.commands.plan import FileArgument, OverridesArgument
 from arch_search.commands.sweep import read_sweep
 from arch_search.errors import UsageError
 from arch_search.experiment import load, nearest
+from arch_search.kernel_cache import find_tuned
 from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.search.outcome import front
 from arch_search.storage import Root
 from arch_search.throughput.record import (
     Record,
     markdown,
+    read_record,
     record_path,
     require_record,
 )
@@ -30,8 +32,8 @@ def throughput(
     file: FileArgument,
     overrides: OverridesArgument = None,
     arms: Annotated[
-        str, typer.Option("--arms", help="Only these, by comma; ratios are to the first.")
-    ] = "",
+        str | None, typer.Option("--arms", help="Only these, by comma; ratios are to the first.")
+    ] = None,
     local: Annotated[
         bool, typer.Option("--local", help="In this process; else as a Ray task, alone there.")
     ] = False,
@@ -56,10 +58,10 @@ def throughput(
     root = Root().make()
     spec = load(file, overrides or []).throughput
     plan = make_plan(file, root, overrides or [])
-    chosen = _chosen(_with_front(root, plan), [name for name in arms.split(",") if name])
+    chosen = _chosen(_with_front(root, plan), arms)
     _check(spec, chosen, plan, str(file))
     if redraw:
-        record = require_record(root, plan.name)
+        record = read_record(root, plan.name, whole=True) or require_record(root, plan.name)
     else:
         record = _measure(root, plan, chosen, spec, resume, local=local, address=address)
     written = _write(root, record)
@@ -74,12 +76,18 @@ def throughput(
     _tell_failures(record)
 
 
-def _chosen(plan: Plan, names: list[str]) -> tuple[ArmSpec, ...]:
+def _chosen(plan: Plan, given: str | None) -> tuple[ArmSpec, ...]:
+    """The arms that `--arms` names, or all of them without it."""
+    if given is None:
+        return plan.arms
     known = {arm.name: arm for arm in plan.arms}
+    names = [name for name in given.split(",") if name]
+    if not names:
+        raise UsageError(f"--arms: {given!r} names no arm; there are {', '.join(known)}")
     for name in names:
         if name not in known:
             raise UsageError(f"--arms: no arm is called {name!r}; {nearest(name, list(known))}")
-    return tuple(known[name] for name in dict.fromkeys(names)) or plan.arms
+    return tuple(known[name] for name in dict.fromkeys(names))
 
 
 def _with_front(root: Root, plan: Plan) -> Plan:
@@ -122,6 +130,8 @@ def _measure(
 ) -> Record:
     from arch_search.throughput.alone import WHERE, measure_and_keep
 
+    if plan.resources.tuned:
+        find_tuned(root.path / "tuned", plan.resources.tuned)
     given = (str(root.path), plan.name, arms, spec)
     try:
         if local:

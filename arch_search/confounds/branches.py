@@ -13,6 +13,7 @@ from arch_search.spec import LayerSpec, ModelSpec
 from arch_search.wording import listed
 from blocks.initialisation import named_generator
 from blocks.registry import build, resolve_options
+from kernels.errors import BackendUnavailable
 
 TOKENS = 64  # of the one sequence that it is measured on: seconds even at 7 B
 RATIO = 1.5  # between mixers, from which it is worth a line
@@ -26,7 +27,8 @@ def unequal_branches(facts: Sequence[ArmFacts]) -> Iterator[FindingSpec]:
             (f.arm.model, layer) for f in facts for layer in f.arm.model.layers
             if layer.kind == kind
         )  # fmt: skip
-        scales[kind] = branch_scale(layer, model)
+        if not math.isnan(scale := branch_scale(layer, model)):
+            scales[kind] = scale
     if len(scales) > 1 and max(scales.values()) > RATIO * min(scales.values()):
         ordered = sorted(scales, key=lambda kind: -scales[kind])
         shown = listed([f"{scales[kind]:.2g} ({kind})" for kind in ordered], shown=8)
@@ -38,9 +40,15 @@ def unequal_branches(facts: Sequence[ArmFacts]) -> Iterator[FindingSpec]:
 
 
 def branch_scale(layer: LayerSpec, model: ModelSpec) -> float:
-    """The root mean square of what the layer's mixer adds, at its start, for unit inputs."""
+    """The root mean square of what the layer's mixer adds, at its start, for unit inputs.
+
+    NaN where it cannot run on a CPU: planning asks for no GPU.
+    """
     options = json.dumps(layer.options, sort_keys=True)
-    return _scale(layer.kind, options, model.width, len(model.layers))
+    try:
+        return _scale(layer.kind, options, model.width, len(model.layers))
+    except BackendUnavailable:
+        return math.nan
 
 
 @lru_cache(maxsize=256)

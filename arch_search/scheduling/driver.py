@@ -34,6 +34,7 @@ MAX_RESTARTS = 3  # of Ray, one after the other without any run's progress
 CATCH_UP_SECONDS = 60.0  # what MLflow gets to catch up when all runs have ended
 
 PREFLIGHT = "arch_search.preflight:preflight"
+OF_FLA = "fla:"  # begins the kind of a block that needs a GPU; blocks.fla_layer imports torch
 
 log = logging.getLogger("arch_search.driver")
 
@@ -157,7 +158,7 @@ def _run_on(
         if session.is_local and not session.capacity(plan.resources):
             asked = f"{plan.resources.cpus:g} CPUs and {plan.resources.gpus:g} GPUs"
             raise UsageError(f"a run asks for {asked}, which this machine does not have")
-        plan = replace(plan, resources=packed_resources(session, plan))
+        plan = replace(plan, resources=packed_resources(session, root, plan))
         _preflight(session, root, plan, options.execute)
         dispatcher = Dispatcher(
             root=root,
@@ -188,13 +189,15 @@ def _run_on(
 
 
 def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
-    """Try the arms' kernels where the runs will be, if they need a GPU or backends by name.
+    """Try the arms' kernels where the runs will be: on a GPU, on backends by name, or fla's own.
 
     Raises:
         UsageError: they do not work there, or a parameter's start is not as declared.
     """
     resources = plan.resources
-    if execute != EXECUTE or not (resources.gpus or resources.backends):
+    kinds = {layer.kind for arm in plan.arms for layer in arm.model.layers}
+    of_fla = any(kind.startswith(OF_FLA) for kind in kinds)
+    if execute != EXECUTE or not (resources.gpus or resources.backends or of_fla):
         return
     try:
         used = session.call(PREFLIGHT, str(root.path), plan.arms, resources, resources=resources)

@@ -6,11 +6,12 @@ from dataclasses import replace
 from arch_search.plan_spec import Plan
 from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.session import Session
+from arch_search.storage import Root
 
 log = logging.getLogger(__name__)
 
 
-def packed_resources(session: Session, plan: Plan) -> ResourceSpec:
+def packed_resources(session: Session, root: Root, plan: Plan) -> ResourceSpec:
     """The plan's resources, with a share of a GPU in place of a whole one if it asks for that.
 
     Measures what the arms need on one of the cluster's GPUs. Processors bound the number as well:
@@ -21,7 +22,7 @@ def packed_resources(session: Session, plan: Plan) -> ResourceSpec:
         return resources
     from arch_search.throughput import WHERE_MEMORY
 
-    fit = session.call(WHERE_MEMORY, plan.arms, resources, resources=resources)
+    fit = session.call(WHERE_MEMORY, str(root.path), plan.arms, resources, resources=resources)
     by_processors = session.capacity(replace(resources, gpus=0)) // max(session.gpus(), 1)
     count = max(1, min(fit, by_processors))
     log.info(

@@ -6,6 +6,7 @@ import torch
 
 from arch_search.devices import device_for
 from arch_search.plan_spec import ArmSpec
+from arch_search.preflight import check_backends
 from arch_search.run_settings import ResourceSpec
 from arch_search.storage import Root
 from arch_search.throughput.lane import measure
@@ -28,13 +29,16 @@ def measure_and_keep(
     Args:
         resume: keep the cells of the record that is there.
     Raises:
-        ValueError: there is no such device here, the settings do not fit the arms, or the record
-            that is there timed something else.
+        ValueError: there is no such device here, a backend asked for by name does not work on it,
+            the settings do not fit the arms, or the record that is there is damaged or timed
+            something else. No record was written.
     """
     root = Root(Path(root_path))
     device = device_for(resources)
     if device.type == "cpu":
         torch.set_num_threads(max(int(resources.cpus), 1))
+    before = read_record(root, experiment, whole=True) if resume else None
+    check_backends(root_path, arms, resources)
     return measure(
         experiment,
         arms,
@@ -42,6 +46,6 @@ def measure_and_keep(
         device=device,
         resources=resources,
         tuned=root.path / "tuned",
-        before=read_record(root, experiment) if resume else None,
+        before=before,
         report=lambda record: write_record(root, record),
     )

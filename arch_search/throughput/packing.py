@@ -12,16 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from arch_search.devices import confine_memory, device_for, device_model
+from arch_search.errors import UsageError
 from arch_search.plan_spec import ArmSpec
 from arch_search.run_settings import ResourceSpec
 from arch_search.throughput.contender import Contender
 from arch_search.throughput.memory import kernel_signature
 from arch_search.throughput.timing import summarise
+from kernels.backends import ask_for
+from kernels.errors import BackendUnavailable
 
 log = logging.getLogger(__name__)
 READY_SECONDS = 600.0  # to build, compile, tune and warm up in
@@ -39,15 +43,23 @@ class PackedRun:
 
 
 def measure_packing(
-    runs: Sequence[PackedRun], *, steps: int, rounds: int, timeout: float = 120.0
+    runs: Sequence[PackedRun],
+    *,
+    steps: int,
+    rounds: int,
+    tuned: Path | None = None,
+    timeout: float = 120.0,
 ) -> dict[str, Any]:
     """Time `steps` steps of every run, one run after another and all together, in turn.
 
+    Args:
+        tuned: the folder that `resources.tuned` is kept in.
     Returns:
         "alone_seconds" and "packed_seconds" of each round, "gain" (alone over packed) with its
         95 % interval, "busy" (the share of the time that one run alone keeps the device at work,
         None where no profiler can tell), and what was run.
     Raises:
+        UsageError: a run cannot be as it was asked for here, as on its backends.
         RuntimeError: a run could not start, or one was not done in `timeout` seconds.
     """
     context = get_context("spawn")
@@ -55,7 +67,7 @@ def measure_packing(
     try:
         for run in runs:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(run, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(run, theirs, tuned), daemon=True)
             process.start()
             workers.append((process, ours))
         pipes = [pipe for _, pipe in workers]
@@ -134,12 +146,14 @@ def _answer(pipe: Connection, timeout: float) -> Any:
         found = pipe.recv()
     except EOFError:
         raise RuntimeError("a run's process ended by itself; see what it wrote above") from None
+    if isinstance(found, UsageError):
+        raise found
     if isinstance(found, str):
         raise RuntimeError(f"a run failed: {found}")
     return found
 
 
-def _serve(run: PackedRun, pipe: Connection) -> None:
+def _serve(run: PackedRun, pipe: Connection, tuned: Path | None = None) -> None:
     """In a process of its own: once told to, warm a run up; then do steps until hung up on."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, int(run.resources.cpus)))
     torch.set_num_threads(max(1, int(run.resources.cpus)))
@@ -148,7 +162,8 @@ def _serve(run: PackedRun, pipe: Connection) -> None:
         begun = time.monotonic()
         device = device_for(run.resources)
         confine_memory(device, run.resources)
-        one = Contender(run.arm, device, seed=run.seed, resources=run.resources)
+        ask_for(run.resources.backends)
+        one = Contender(run.arm, device, seed=run.seed, resources=run.resources, tuned=tuned)
         step = one.training_step(run.batch, run.arm.data.sequence_length)
         _steps(step, WARMUP, device)
         reserved = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
@@ -165,6 +180,8 @@ def _serve(run: PackedRun, pipe: Connection) -> None:
             pipe.send((_busy if kind == "profile" else _steps)(step, steps, device))
     except EOFError:
         return
+    except (BackendUnavailable, UsageError) as error:
+        pipe.send(UsageError(f"arm {run.arm.name}: {error}"))
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}")
 

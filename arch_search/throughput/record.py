@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from arch_search.errors import UsageError
-from arch_search.files import dump_json, read_json, write_atomic
+from arch_search.files import dump_json, read_object, write_atomic
 from arch_search.storage import Root
 
 Record = dict[str, Any]
@@ -31,9 +31,23 @@ def write_record(root: Root, record: Record) -> Path:
     return path
 
 
-def read_record(root: Root, experiment: str) -> Record | None:
-    """The newest record of an experiment; None before its throughput was measured."""
-    return read_json(record_path(root, experiment))
+SPEEDS: dict[str, type] = {"arms": dict}  # all that those need who only compare speeds
+WHOLE: dict[str, type] = SPEEDS | {
+    "experiment": str, "measured": str, "device": str, "precision": str, "compiled": bool,
+    "baseline": str, "peak": dict, "settings": dict, "environment": dict, "notes": list,
+    "rankable": bool, "cells": list,
+}  # fmt: skip
+
+
+def read_record(root: Root, experiment: str, *, whole: bool = False) -> Record | None:
+    """The newest record of an experiment; None before its throughput was measured.
+
+    Args:
+        whole: all that the lane leaves must be there, to go on with it or to draw it again.
+    Raises:
+        UsageError: what stands there is no such record.
+    """
+    return read_object(record_path(root, experiment), WHOLE if whole else SPEEDS)
 
 
 def require_record(root: Root, experiment: str) -> Record:

@@ -11,6 +11,7 @@ from arch_search.model import build_model, count_model
 from arch_search.spec import LayerSpec, ModelSpec
 from arch_search.start_check import check_start
 from blocks.registry import block_class, resolve_options
+from kernels.errors import BackendUnavailable
 
 WIDTH = 64
 
@@ -60,6 +61,12 @@ class TestWithFla:
             not torch.equal(*(layer.mixer.layer.o_proj.weight for layer in model.layers))
             or (model.layers[0].mixer.layer.o_proj.weight == 0).all()
         )
+
+    def test_off_a_gpu_one_line_says_that_it_needs_one(self):
+        model = build_model(spec_of("fla:GatedLinearAttention", num_heads=2), seed=0)
+        said = r"^block fla:GatedLinearAttention: a layer of .*; its kernels need a GPU, .* cpu$"
+        with pytest.raises(BackendUnavailable, match=said):
+            model(torch.zeros(1, 8, dtype=torch.int64))
 
     @pytest.mark.gpu
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="fla's kernels need a GPU")

@@ -229,6 +229,15 @@ def test_branches_are_measured_at_their_start(plan):
     assert measured["layers.1.mixer"] == pytest.approx(scales["gated_deltanet"], rel=0.5)
 
 
+def test_a_mixer_that_needs_a_gpu_is_planned_without_one(plan):
+    pytest.importorskip("fla.layers")
+    gla = {"kind": "fla:GatedLinearAttention", "num_heads": 2}
+    made = plan(changed(changed(WRITTEN, "model/blocks/m2rnn", gla), f"{ONE}/model/pattern",
+                        "m2rnn gdn*2 attn"))  # fmt: skip
+    assert made.arms[1].model.layers[0].kind == gla["kind"]
+    assert not [finding for finding in made.findings if finding.subject == "branch scale"]
+
+
 def factor(path: str, value: Any, key: str) -> dict[str, Any]:
     return changed(changed(WRITTEN, "arms/explicit", {"one": value}), "arms/factors", [key])
 

@@ -1,14 +1,19 @@
 """What is refused before a run starts: wrong starts, backends that do not work where runs are."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from arch_search.errors import UsageError
 from arch_search.model import build_model
-from arch_search.preflight import preflight
+from arch_search.preflight import check_backends, preflight
 from arch_search.run_settings import ResourceSpec
+from arch_search.scheduling import driver
 from arch_search.start_check import check_start
+from kernels.backends import asked_for
 
 from .conftest import plan_for
 
@@ -24,6 +29,46 @@ def test_a_backend_asked_for_by_name_that_does_not_work_names_the_arm(root):
     resources = ResourceSpec(backends={"gated_delta": "fla"})
     with pytest.raises(ValueError, match=r"arm .*gated_delta cannot run on .*'fla'.*need a GPU"):
         preflight(str(root.path), plan_for(root).arms, resources)
+
+
+def test_backends_alone_are_checked_by_each_kind_of_layer_once(root, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        "arch_search.preflight._run", lambda model, arm, *_: ran.append((arm.name, model))
+    )
+    arms = plan_for(root).arms
+    check_backends(str(root.path), arms, ResourceSpec())
+    assert ran == []
+    check_backends(str(root.path), arms, ResourceSpec(backends={"m2rnn": "loop"}))
+    assert [(name, [layer.kind for layer in model.spec.layers]) for name, model in ran] == [
+        ("baseline", ["gated_deltanet", "attention"]),
+        ("m2rnn-1-first", ["m2rnn"]),
+    ]
+    assert all(p.isfinite().all() for _, model in ran for p in model.parameters())
+
+
+def test_what_else_fails_beforehand_is_left_to_the_cells(root, monkeypatch):
+    def fail(*_):
+        assert asked_for("m2rnn", "auto") == "loop"
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr("arch_search.preflight._run", fail)
+    check_backends(str(root.path), plan_for(root).arms, ResourceSpec(backends={"m2rnn": "loop"}))
+    assert asked_for("m2rnn", "auto") == "auto"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the layer can run here")
+def test_a_layer_of_fla_is_refused_off_a_gpu_by_either_check_and_by_the_driver(root):
+    pytest.importorskip("fla.layers")
+    layer = "model.blocks={gla: {kind: 'fla:GatedLinearAttention', num_heads: 2}}"
+    plan = plan_for(root, layer, "model.pattern=gdn gla attn")
+    said = r"arm baseline: block fla:GatedLinearAttention: a layer of .*; its kernels need a GPU"
+    for check in (check_backends, preflight):
+        with pytest.raises(ValueError, match=said):
+            check(str(root.path), plan.arms, ResourceSpec())
+    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
+    with pytest.raises(UsageError, match=f"before any run started: {said}"):
+        driver._preflight(session, root, plan, driver.EXECUTE)
 
 
 def test_a_misspelt_kernel_or_backend_is_refused_when_the_file_is_read():

@@ -4,7 +4,9 @@ import json
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +17,22 @@ from arch_search.errors import UsageError
 from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.session import fits
+from arch_search.storage import Root
+from arch_search.throughput import memory
+from arch_search.throughput import packing as lane
 from arch_search.throughput.memory import runs_that_fit
 from arch_search.throughput.packing import PackedRun, _answer, _begin, _serve, measure_packing
+from kernels.backends import ask_for, asked_for
+from kernels.errors import BackendUnavailable
 from tests.conftest import Planted, write_planted
+
+GATED_BY_FLA = {"gated_delta": "fla"}  # needs a GPU
+
+
+@pytest.fixture
+def _nothing_asked():
+    yield
+    ask_for({})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +57,7 @@ class Cluster:
         assert resources.gpus == 0
         return int(self.cpus / resources.cpus)
 
-    def call(self, _function, _arms, _resources, *, resources):
+    def call(self, _function, _root, _arms, _resources, *, resources):
         assert resources.gpus == 1
         return self.memory_holds
 
@@ -57,15 +72,17 @@ class Cluster:
         (Cluster(1, 2, 40), 4, 1.0),
     ],
 )
-def test_packed_runs_get_the_share_that_memory_and_processors_allow(plan, cluster, cpus, expected):
+def test_packed_runs_get_the_share_that_memory_and_processors_allow(
+    plan, tmp_path, cluster, cpus, expected
+):
     packed = replace(plan, resources=ResourceSpec(gpus=1, cpus=cpus, packed=True))
-    assert packed_resources(cluster, packed).gpus == expected
+    assert packed_resources(cluster, Root(tmp_path), packed).gpus == expected
 
 
-def test_what_asks_for_no_packing_keeps_its_resources(plan):
+def test_what_asks_for_no_packing_keeps_its_resources(plan, tmp_path):
     for resources in (ResourceSpec(), ResourceSpec(gpus=1), ResourceSpec(gpus=0.25)):
         planned = replace(plan, resources=resources)
-        assert packed_resources(Cluster(1, 8, 4), planned) == resources
+        assert packed_resources(Cluster(1, 8, 4), Root(tmp_path), planned) == resources
 
 
 def test_speeds_of_runs_that_shared_a_gpu_are_not_ranked(tmp_path):
@@ -136,6 +153,104 @@ def test_a_run_that_cannot_start_says_why(plan):
         _answer(ours, 1.0)
 
 
+@pytest.mark.usefixtures("_nothing_asked")
+def test_a_run_is_on_the_backends_and_tuned_configurations_that_it_asks_for(
+    plan, tmp_path, monkeypatch
+):
+    seen = []
+
+    def build(_arm, _device, *, tuned, **_):
+        seen.append((asked_for("m2rnn", "auto"), tuned))
+        raise EOFError
+
+    monkeypatch.setattr(lane, "Contender", build)
+    ours, theirs = Pipe()
+    ours.send(("begin", 0))
+    resources = ResourceSpec(backends={"m2rnn": "loop"})
+    _serve(PackedRun(arm=plan.arms[1], seed=0, batch=2, resources=resources), theirs, tmp_path)
+    assert seen == [("loop", tmp_path)]
+
+
+@pytest.mark.usefixtures("_nothing_asked")
+@pytest.mark.parametrize("wrong", [BackendUnavailable, UsageError])
+def test_what_a_worker_is_asked_for_wrongly_is_wrong_input(plan, monkeypatch, wrong):
+    def build(*_, **__):
+        raise wrong("there is no such thing here")
+
+    monkeypatch.setattr(lane, "Contender", build)
+    ours, theirs = Pipe()
+    ours.send(("begin", 0))
+    _serve(PackedRun(arm=plan.arms[1], seed=0, batch=2, resources=ResourceSpec()), theirs)
+    with pytest.raises(UsageError, match="arm recurrent: there is no such thing here"):
+        _answer(ours, 1.0)
+
+
+def test_memory_is_measured_on_the_kernels_of_the_runs(plan, tmp_path, monkeypatch):
+    """On a CPU, with the measurement itself left out."""
+    seen = []
+
+    def reserved(_arm, _resources, _device, tuned):
+        seen.append((asked_for("m2rnn", "auto"), tuned))
+        if len(seen) > len(plan.arms):
+            raise BackendUnavailable("not here")
+        return 2**30
+
+    monkeypatch.setattr(memory, "device_for", lambda _resources: torch.device("cpu"))
+    monkeypatch.setattr(memory, "_reserved", reserved)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**35)
+    )
+    resources = ResourceSpec(gpus=1, backends={"m2rnn": "loop"})
+    assert runs_that_fit(str(tmp_path), plan.arms, resources) > 1
+    assert seen == [("loop", tmp_path / "tuned")] * len(plan.arms)
+    with pytest.raises(UsageError, match="not here"):
+        runs_that_fit(str(tmp_path), plan.arms, resources)
+    assert asked_for("m2rnn", "auto") == "auto"
+
+
+@pytest.mark.services
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the backend can run here")
+def test_what_cannot_run_here_is_one_line_and_the_record_before_stays(file, packing, kept):
+    code, out, err = packing(file, "--json", f"resources.backends={GATED_BY_FLA}")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "arm baseline: gated_delta cannot run on the backend 'fla'" in err
+    assert kept.read_text() == "{}"
+
+
+def test_tuned_configurations_that_are_not_kept_are_refused_before_any_process(
+    file, packing, kept, monkeypatch
+):
+    monkeypatch.setattr(lane, "measure_packing", None)
+    code, out, err = packing(file, "resources.tuned=nosuch")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "resources.tuned: 'nosuch' is not in" in err
+    assert kept.read_text() == "{}"
+
+
+def test_what_went_wrong_stands_on_stderr_beside_json(file, packing, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a run gave no answer")
+
+    monkeypatch.setattr(lane, "measure_packing", fail)
+    code, out, err = packing(file, "--json")
+    assert (code, out, err) == (1, "", "arch-search: a run gave no answer\n")
+
+
+@pytest.fixture
+def packing(monkeypatch, cli, tmp_path):
+    monkeypatch.setenv("ARCH_SEARCH_ROOT", str(tmp_path))
+    return partial(cli, "bench", "packing", "--runs", 2, "--steps", 1, "--rounds", 2)
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A record that is there already."""
+    path = tmp_path / "throughput" / "small-packing.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    return path
+
+
 @pytest.mark.gpu
 def test_memory_beyond_the_share_is_out_of_memory_for_this_run_alone():
     if not torch.cuda.is_available():
@@ -153,7 +268,7 @@ def test_memory_beyond_the_share_is_out_of_memory_for_this_run_alone():
 
 
 @pytest.mark.gpu
-def test_the_number_of_runs_that_fit_is_measured(plan):
+def test_the_number_of_runs_that_fit_is_measured(plan, tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    assert runs_that_fit(plan.arms, ResourceSpec(gpus=1)) > 10
+    assert runs_that_fit(str(tmp_path), plan.arms, ResourceSpec(gpus=1)) > 10

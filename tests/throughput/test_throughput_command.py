@@ -8,6 +8,7 @@ import sys
 
 import mlflow
 import pytest
+import torch
 
 from arch_search.storage import Root
 from arch_search.throughput.record import write_record
@@ -68,6 +69,9 @@ BAD = [
     (["resources={packed: true}"], "give the share itself"),
     (["resources.gpus=1.5"], "a share of one"),
     (["--local", "resources.gpus=1"], "torch sees no CUDA device"),
+    (["--arms", ","], "--arms: ',' names no arm; there are baseline, recurrent"),
+    (["--arms", ""], "names no arm"),
+    (["--local", "resources.tuned=nosuch"], "resources.tuned: 'nosuch' is not in"),
 ]
 
 
@@ -86,6 +90,40 @@ def test_a_record_can_be_drawn_again(command, file, record, tmp_path):
     assert code == 0
     assert "small.svg" in out
     assert (tmp_path / "throughput" / "small.svg").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the backend can run here")
+@pytest.mark.parametrize(
+    "asked, said",
+    [
+        ("resources.backends={gated_delta: fla}", "arm baseline: gated_delta cannot run on"),
+        ("resources.backends={m2rnn: triton}", "arm recurrent: m2rnn_scan cannot run on"),
+        ("resources.tuned=nosuch", "resources.tuned: 'nosuch' is not in"),
+    ],
+)
+def test_what_cannot_run_here_is_one_line_and_the_record_before_stays(
+    command, file, record, tmp_path, asked, said
+):
+    path = write_record(Root(tmp_path).make(), record)
+    before = path.read_text()
+    code, out, err = command(file, "--local", asked)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert said in err
+    assert path.read_text() == before
+
+
+@pytest.mark.parametrize("flags", [["--redraw"], ["--local", "--resume"]], ids=" ".join)
+@pytest.mark.parametrize("wrong", ["[]", "{}", '{"arms": {}}', "a folder"])
+def test_a_damaged_record_is_named_in_one_line(command, file, tmp_path, flags, wrong):
+    path = tmp_path / "throughput" / "small.json"
+    path.parent.mkdir()
+    if wrong == "a folder":
+        path.mkdir()
+    else:
+        path.write_text(wrong)
+    code, out, err = command(file, *flags)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert f"{path} is damaged" in err
 
 
 def test_a_cut_record_is_gone_on_with_or_refused_in_a_line(command, file, tmp_path):
