@@ -31,12 +31,12 @@ from arch_search.outcomes import (
     has_failed,
     rate_contrasts,
     rate_sentences,
-    solved_rates,
+    solved_counts,
 )
 from arch_search.readings import read_at_equal_cost, reading_sentences
 from arch_search.records import Experiment, read_experiment, reporting
 from arch_search.speeds import refuse_shared_speed
-from arch_search.statistics.binary import Rate, RateDifference
+from arch_search.statistics.binary import Rate, RateDifference, rates
 from arch_search.statistics.blocked import BlockedModel, compare_to, linked_arms
 from arch_search.statistics.linear import Estimate, Fit, fit_arms
 from arch_search.statistics.permutation import PermutationCheck, permutation_check
@@ -126,14 +126,16 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         no_noise=found.model.no_noise if found.model else "",
     )
     outcomes = _outcomes(experiment, metric, table, found, judge)
-    rates = solved_rates(experiment, metric, table) if yes_or_no else ()
-    contrasted, untested = rate_contrasts(experiment, metric, table) if yes_or_no else ((), ())
+    counts = solved_counts(experiment, metric, table) if yes_or_no else {}
+    solved = rates(counts, baseline=baseline)
     failures = failure_rates(experiment, metric)
     readings, no_seconds = read_at_equal_cost(experiment)
+    contrasted: tuple[RateDifference, ...] = ()
     if yes_or_no:
+        contrasted, untested = rate_contrasts(experiment.plan.contrasts, counts)
         outcomes = tuple(replace(o, verdict="") for o in outcomes)
         said = (
-            *rate_sentences(rates, metric.rsplit("/", 1)[-1]),
+            *rate_sentences(solved, metric.rsplit("/", 1)[-1]),
             *untested,
             *failure_sentences(failures),
         )
@@ -161,7 +163,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
         contrasts=found.contrasts,
         factors=found.factors,
         noisiest=found.noisiest,
-        rates=rates,
+        rates=solved,
         rate_contrasts=contrasted,
         failures=failures,
         readings=readings,

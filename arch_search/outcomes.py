@@ -1,7 +1,7 @@
 """Outcomes that are yes or no: solved or not, and whether a run came to its end at all."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -19,21 +19,17 @@ from arch_search.statistics.binary import (
 from arch_search.wording import counted, listed
 
 
-def solved_rates(experiment: Experiment, metric: str, table: pd.DataFrame) -> tuple[Rate, ...]:
-    """How often each arm answered yes. A run that failed did not: it counts as no."""
-    return rates(_solved(experiment, metric, table), baseline=experiment.baseline.name)
-
-
 def rate_contrasts(
-    experiment: Experiment, metric: str, table: pd.DataFrame
+    contrasts: Sequence[ContrastSpec], counts: Mapping[str, Count]
 ) -> tuple[tuple[RateDifference, ...], tuple[str, ...]]:
     """The declared contrasts between two sides of arms, their runs counted together.
 
+    Args:
+        counts: as `solved_counts`.
     Returns:
         what was found, and a sentence on those that are no such question or have no run yet.
     """
-    counts = _solved(experiment, metric, table)
-    asked = {contrast.name: two_sides(contrast) for contrast in experiment.plan.contrasts}
+    asked = {contrast.name: two_sides(contrast) for contrast in contrasts}
     sides = {
         name: (_together(counts, of), _together(counts, minus))
         for name, (of, minus) in asked.items()
@@ -41,8 +37,8 @@ def rate_contrasts(
     }
     left = [name for name in asked if name not in sides]
     said = (
-        f"Not tested: {listed(left)}; a yes-or-no metric answers contrasts of some arms with "
-        "others, each arm of a side alike, once all have runs",
+        f"Not tested: {listed(left)}; a yes-or-no metric answers the mean of some arms against "
+        "the mean of others, once all of them have runs",
     )
     return rate_differences(sides), said if left else ()
 
@@ -53,27 +49,20 @@ def rate_resolution(plan: Plan) -> str:
     sides = {contrast.name: two_sides(contrast) for contrast in asked}
     tested = {name: (len(of), len(minus)) for name, (of, minus) in sides.items() if of}
     seeds = len({run.seed for run in plan.runs})
-    alike: dict[float | None, list[str]] = {}
-    for name, (of, minus) in tested.items():
+    said = f"{plan.primary.metric} is yes or no."
+    if tested:
+        what = counted(len(tested), "contrast" if plan.contrasts else "arm")
+        said += f" Found with 80 % power at 5 % (Fisher's exact test, Holm over {what}):"
+    for of, minus in dict.fromkeys(tested.values()):
         least = told_from_never(of * seeds, minus * seeds, tests=len(tested))
-        alike.setdefault(least, []).append(name)
-    what = "contrast" if plan.contrasts else "arm against the baseline"
-    said = (
-        f"{plan.primary.metric} is yes or no. Found with 80 % power at 5 % (Fisher's exact test, "
-        f"Holm over {counted(len(tested), what)}):"
-    )
-    found = [
-        f" {listed(names)}: "
-        + (
-            f"never against {100 * least:.0f} % of the runs."
-            if least is not None
-            else f"nothing with {counted(seeds, 'seed')}, not even never against always."
+        said += f" {listed(name for name, arms in tested.items() if arms == (of, minus))}: "
+        said += (
+            f"nothing with {counted(seeds, 'seed')}, not even never against always."
+            if least is None
+            else f"never against {100 * least:.0f} % of the runs."
         )
-        for least, names in alike.items()
-    ]
     untested = [name for name in sides if name not in tested]
-    rest = f" Not tested: {listed(untested)}." if untested else ""
-    return said + "".join(found) + rest
+    return said + (f" Not tested: {listed(untested)}." if untested else "")
 
 
 def two_sides(contrast: ContrastSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -84,12 +73,15 @@ def two_sides(contrast: ContrastSpec) -> tuple[tuple[str, ...], tuple[str, ...]]
     return (tuple(of), tuple(minus)) if alike else ((), ())
 
 
-def _together(counts: dict[str, Count], arms: Sequence[str]) -> Count:
+def _together(counts: Mapping[str, Count], arms: Sequence[str]) -> Count:
     return sum(counts[arm][0] for arm in arms), sum(counts[arm][1] for arm in arms)
 
 
-def _solved(experiment: Experiment, metric: str, table: pd.DataFrame) -> dict[str, Count]:
-    """Arm -> how many of its runs answered yes, of how many that ended."""
+def solved_counts(experiment: Experiment, metric: str, table: pd.DataFrame) -> dict[str, Count]:
+    """Arm -> how many of its runs answered yes, of how many that ended.
+
+    A run that failed did not answer yes.
+    """
     counts = {}
     for arm in experiment.plan.arms:
         values = table.loc[table["arm"] == arm.name, "value"]

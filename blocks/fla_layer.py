@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from blocks.base import Cost, SequenceMixer, State
 from blocks.initialisation import Constant, Normal, Parameter, Start
-from blocks.options import did_you_mean, option
+from blocks.options import OF_FLA, did_you_mean, option
 from kernels.errors import BackendUnavailable
 
-PREFIX = "fla:"
 GIVEN = (
     "self",
     "hidden_size",
@@ -40,7 +39,7 @@ def layer_class(name: str) -> type[nn.Module]:
         layers = importlib.import_module("fla.layers")
     except ImportError as error:
         raise ValueError(
-            f"block '{PREFIX}{name}' is a layer of flash-linear-attention, which cannot be "
+            f"block '{OF_FLA}{name}' is a layer of flash-linear-attention, which cannot be "
             f"imported here ({error}); install the extra: pip install '.[fla]'"
         ) from None
     if name not in layers.__all__:
@@ -90,7 +89,7 @@ def _build(name: str, width: int, depth: int, options: dict[str, Plain]) -> nn.M
         return layer(**given)
     except (AssertionError, ImportError, TypeError, RuntimeError, ValueError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{PREFIX}{name} at width {width}: {said}") from None
+        raise ValueError(f"{OF_FLA}{name} at width {width}: {said}") from None
 
 
 def _is_number(value: Any) -> bool:
@@ -136,7 +135,7 @@ class FlaLayer(SequenceMixer):
     def check_device(cls, device: torch.device) -> None:
         if device.type != "cuda":  # Triton would say: 0 active drivers
             raise BackendUnavailable(
-                f"block {PREFIX}{cls.layer_name}: a layer of flash-linear-attention; its kernels "
+                f"block {OF_FLA}{cls.layer_name}: a layer of flash-linear-attention; its kernels "
                 f"need a GPU, and this is {device.type}"
             )
 
@@ -149,7 +148,7 @@ class FlaLayer(SequenceMixer):
         self.check_device(x.device)
         if reset is not None:
             if state:
-                raise ValueError(f"{PREFIX}{self.layer_name} cannot reset amid a carried state")
+                raise ValueError(f"{OF_FLA}{self.layer_name} cannot reset amid a carried state")
             return self._packed(x, reset), {}
         if torch.is_grad_enabled() and not state:
             return self.layer(hidden_states=x, use_cache=False)[0], {}

@@ -8,6 +8,8 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+OF_FLA = "fla:"  # begins the kind of a block that is a layer of flash-linear-attention
+
 
 def option(default: Any, help: str) -> Any:
     """A field of an Options dataclass, with the text that `arch-search blocks` shows."""

@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from blocks.base import SequenceMixer
-from blocks.fla_layer import PREFIX, fla_block
-from blocks.options import did_you_mean, read_options
+from blocks.fla_layer import fla_block
+from blocks.options import OF_FLA, did_you_mean, read_options
 
 BLOCKS = {
     "attention": "blocks.attention:Attention",
@@ -60,8 +60,8 @@ def block_class(kind: str) -> type[SequenceMixer]:
         ValueError: there is no such block, or it cannot be imported, or it is no SequenceMixer.
     """
     kind = canonical_kind(kind)
-    if kind.startswith(PREFIX):
-        return fla_block(kind.removeprefix(PREFIX))
+    if kind.startswith(OF_FLA):
+        return fla_block(kind.removeprefix(OF_FLA))
     path = BLOCKS.get(kind) or registered().get(kind, kind)
     module_name, _, class_name = path.partition(":")
     try:

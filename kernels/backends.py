@@ -114,10 +114,10 @@ def choose(
 
 def _try(kernel: str, candidate: Candidate, signature: Signature) -> str | None:
     """Why a candidate cannot be used; tried once a process for what tells signatures apart."""
-    from torch import inference_mode
-
     key = (kernel, candidate.name, str(signature.device), str(signature.dtype), signature.sizes)
     if key not in _probed:
+        from torch import inference_mode
+
         try:
             with inference_mode(mode=False):  # an evaluation may ask first; there are no gradients
                 _probed[key] = candidate.probe(signature)

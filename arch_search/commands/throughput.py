@@ -21,7 +21,6 @@ from arch_search.storage import Root
 from arch_search.throughput.record import (
     Record,
     markdown,
-    read_record,
     record_path,
     require_record,
 )
@@ -61,7 +60,7 @@ def throughput(
     chosen = _chosen(_with_front(root, plan), arms)
     _check(spec, chosen, plan, str(file))
     if redraw:
-        record = read_record(root, plan.name, whole=True) or require_record(root, plan.name)
+        record = require_record(root, plan.name)
     else:
         record = _measure(root, plan, chosen, spec, resume, local=local, address=address)
     written = _write(root, record)

@@ -29,12 +29,12 @@ from arch_search.scheduling.session import Session, join, start_local
 from arch_search.scheduling.task import EXECUTE
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.writer import Writer
+from blocks.options import OF_FLA
 
 MAX_RESTARTS = 3  # of Ray, one after the other without any run's progress
 CATCH_UP_SECONDS = 60.0  # what MLflow gets to catch up when all runs have ended
 
 PREFLIGHT = "arch_search.preflight:preflight"
-OF_FLA = "fla:"  # begins the kind of a block that needs a GPU; blocks.fla_layer imports torch
 
 log = logging.getLogger("arch_search.driver")
 

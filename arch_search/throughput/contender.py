@@ -4,7 +4,7 @@ import gc
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -41,17 +41,8 @@ class Turn:
     """
 
     seconds: list[float]
-    peak_bytes: int
+    peak_bytes: int = 0
     cache_bytes: int = 0
-    launched: list[float] = field(default_factory=list)
-    no_graph: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Times:
-    """As of `Turn`."""
-
-    seconds: list[float]
     launched: list[float] = field(default_factory=list)
     no_graph: str = ""
 
@@ -106,16 +97,13 @@ class Contender:
         memory = PeakMemory(self.device)
         run = {"train": self._train, "prefill": self._prefill, "decode": self._decode}[cell.kind]
         try:
-            times, cached = run(cell, spec, warmup)
+            turn = run(cell, spec, warmup)
             self._known.add(key)
         finally:
             self._leave()
             self.backends |= {k: ", ".join(names) for k, names in backends_used().items()}
         peak = round(memory.gib() * 2**30) - max(others, 0)
-        return Turn(
-            seconds=times.seconds, launched=times.launched, no_graph=times.no_graph,
-            peak_bytes=peak, cache_bytes=cached,
-        )  # fmt: skip
+        return replace(turn, peak_bytes=peak)
 
     def release(self) -> None:
         """Give back what a turn that failed left on the device."""
@@ -172,12 +160,11 @@ class Contender:
             torch._dynamo.config.recompile_limit = SHAPES
             torch._dynamo.config.accumulated_recompile_limit = SHAPES
 
-    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
+    def _train(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> Turn:
         step = self.training_step(cell.batch, cell.length)
-        seconds = time_calls(step, self.device, warmup=warmup, calls=spec.steps)
-        return _Times(seconds=seconds), 0
+        return Turn(seconds=time_calls(step, self.device, warmup=warmup, calls=spec.steps))
 
-    def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
+    def _prefill(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> Turn:
         tokens = self._batch(cell.batch, cell.length)
         with torch.no_grad(), autocast(self.device, self.arm.train.precision):
             states = self._read(tokens)[1]
@@ -188,9 +175,9 @@ class Contender:
                 return self._read(tokens)[0]
 
             launched = time_calls(read, self.device, warmup=warmup, calls=spec.steps)
-            return self._also_as_graph(read, launched), cached
+            return self._also_as_graph(read, launched, cached)
 
-    def _decode(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> tuple[_Times, int]:
+    def _decode(self, cell: Cell, spec: ThroughputSpec, warmup: int) -> Turn:
         """Greedy tokens one at a time, behind a context that is read at once and not timed.
 
         As a graph the step behind all of them is repeated, which moves no state on.
@@ -204,9 +191,11 @@ class Contender:
                 token, states = self._read(token, states)
 
             launched = time_calls(one, self.device, warmup=warmup, calls=spec.decode_tokens)
-            return self._also_as_graph(lambda: self._read(token, states)[0], launched), cached
+            return self._also_as_graph(lambda: self._read(token, states)[0], launched, cached)
 
-    def _also_as_graph(self, step: Callable[[], Tensor], launched: list[float]) -> _Times:
+    def _also_as_graph(
+        self, step: Callable[[], Tensor], launched: list[float], cached: int
+    ) -> Turn:
         """The times of a step as a graph as often as it was launched, or those where there is none.
 
         A forward pass over few tokens takes a GPU less than Python takes to launch it: 37 ms of
@@ -214,9 +203,9 @@ class Contender:
         """
         replay, why_not = as_graph(step, self.device)
         if replay is None:
-            return _Times(seconds=launched, no_graph=why_not)
+            return Turn(seconds=launched, no_graph=why_not, cache_bytes=cached)
         seconds = time_calls(replay, self.device, warmup=1, calls=len(launched))
-        return _Times(seconds=seconds, launched=launched)
+        return Turn(seconds=seconds, launched=launched, cache_bytes=cached)
 
     def _read(
         self, tokens: Tensor, states: list[State] | None = None

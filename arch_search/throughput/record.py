@@ -51,8 +51,8 @@ def read_record(root: Root, experiment: str, *, whole: bool = False) -> Record |
 
 
 def require_record(root: Root, experiment: str) -> Record:
-    """As `read_record`. Raises UsageError where there is none."""
-    found = read_record(root, experiment)
+    """As `read_record` of a whole one. Raises UsageError where there is none."""
+    found = read_record(root, experiment, whole=True)
     if found is None:
         raise UsageError(
             f"no throughput of {experiment!r} under {root.path}: measure it first with "

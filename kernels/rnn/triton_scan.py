@@ -14,8 +14,7 @@ from kernels.m2rnn.triton_scan import interpreted
 from kernels.rnn import gluon_gru, gluon_lstm, gluon_rnn, triton_gru, triton_lstm, triton_rnn
 
 ROWS = 16  # sequences of one program: the rows of a matrix instruction
-MAX_VALUE = {"rnn": 64, "gru": 64, "lstm": 64}  # what fits in the registers of eight warps
-MAX_FLOAT32_LSTM = 32
+MAX_VALUE, MAX_FLOAT32_LSTM = 64, 32  # what fits in the registers of eight warps
 PLAIN = {"rnn": triton_rnn, "gru": triton_gru, "lstm": triton_lstm}
 FAST = {"rnn": gluon_rnn, "gru": gluon_gru, "lstm": gluon_lstm}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,9 +28,8 @@ WEIGHTS = {"rnn": 1, "gru": 3, "lstm": 1}
 def unsupported(kernel: str, *tensors: Tensor, clip: Clip, reset: Tensor | None) -> str | None:
     """Why the Triton kernels cannot run this, or None if they can."""
     del clip, reset
-    x, V, most = tensors[0], tensors[-1].shape[-1], MAX_VALUE[kernel]
-    if kernel == "lstm" and x.dtype == torch.float32:
-        most = MAX_FLOAT32_LSTM
+    x, V = tensors[0], tensors[-1].shape[-1]
+    most = MAX_FLOAT32_LSTM if kernel == "lstm" and x.dtype == torch.float32 else MAX_VALUE
     if x.device.type != ("cpu" if interpreted() else "cuda"):
         return f"the tensors are on {x.device.type}, and the kernels run on CUDA"
     if kernel == "lstm" and x.dtype == torch.float32 and BREAKS_FLOAT32_LSTM:

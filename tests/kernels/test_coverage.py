@@ -54,7 +54,7 @@ def test_the_words_about_m2rnn_are_true():
     assert f"{triton_scan.MAX_DELTA} state elements" in plain.covers
 
 
-@pytest.mark.parametrize("cell", MAX_VALUE)
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_the_words_about_the_vector_cells_are_true(cell):
     less = f", in float32 to {MAX_FLOAT32_LSTM}" if cell == "lstm" else ""
-    assert coverage(cell)[-1].covers.endswith(f"to {MAX_VALUE[cell]}{less}")
+    assert coverage(cell)[-1].covers.endswith(f"to {MAX_VALUE}{less}")

@@ -107,6 +107,13 @@ def test_a_plan_of_solved_or_not_says_which_share_it_tells_from_never(root, seed
     assert says in rate_resolution(plan)
 
 
+def test_a_plan_of_one_arm_that_solves_or_not_compares_nothing(root):
+    plan = make_plan(FIRST.parent / "s3_state_tracking.yaml", root, ["~arms", "~contrasts"])
+    assert rate_resolution(plan) == "task/solved is yes or no."
+    four = make_plan(FIRST.parent / "s5_a5_tracking.yaml", root, ["~contrasts"])
+    assert "Holm over 3 arms): a5_gru - baseline, s5 - baseline" in rate_resolution(four)
+
+
 def tune(root, *overrides):
     return make_plans(FIRST, root, [*SMALL, *SHORT, TUNE, *overrides])
 
