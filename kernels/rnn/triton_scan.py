@@ -108,9 +108,14 @@ def _options(tensors: list[Tensor], V: int, keep: Tensor | None, fast: bool) -> 
     return {
         "V": V, "BB": ROWS, "BV": BV, "RESET": keep is not None, "PRECISE": exact,
         "OPERAND": "float32" if tensors[0].dtype == torch.float32 else operand,
-        "num_warps": BV // 16 * (2 if tensors[0].dtype == torch.float32 or BV == 64 else 1),
+        "num_warps": plain_warps(BV, float32=tensors[0].dtype == torch.float32),
         "num_stages": 1,
     }  # fmt: skip
+
+
+def plain_warps(BV: int, *, float32: bool) -> int:
+    """Warps that hold a plain kernel's weights of width BV, and sums of their gradients."""
+    return BV // 16 * (2 if float32 or BV == 64 else 1)
 
 
 @torch.library.custom_op("arch_search::rnn_forward", mutates_args=())

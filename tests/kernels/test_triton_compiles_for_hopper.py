@@ -28,7 +28,7 @@ from kernels.m2rnn.triton_forward import scan_forward
 from kernels.m2rnn.triton_gate import gate_backward, gate_forward
 from kernels.m2rnn.triton_scan import plan
 from kernels.m2rnn.triton_step import scan_step
-from kernels.rnn.triton_scan import BREAKS_FLOAT32_LSTM, MAX_FLOAT32_LSTM
+from kernels.rnn.triton_scan import BREAKS_FLOAT32_LSTM, MAX_FLOAT32_LSTM, plain_warps
 from kernels.rnn.triton_scan import FAST as FAST_CELLS
 from kernels.rnn.triton_scan import PLAIN as PLAIN_CELLS
 from kernels.triton_convolution import convolution_backward, convolution_forward
@@ -215,7 +215,7 @@ def test_vector_cells(tmp_path, cell, reset, clip):
                  "OPERAND": "float32" if dtype == "fp32" else "bfloat16"}  # fmt: skip
         for way, more in (("forward", {}), ("backward", {"CLIP": clip})):
             kernel = getattr(PLAIN_CELLS[cell], f"{cell}_{way}")
-            warps = 8 if V == 64 else 2 if dtype == "fp32" else 1
+            warps = plain_warps(V, float32=dtype == "fp32")
             limit = GENERAL_BACKWARD if way == "backward" else 0
             assert spilled(tmp_path, kernel, plain | more, dtype, num_warps=warps) <= limit, way
 
