@@ -21,12 +21,16 @@ def sync_folder(path: Path) -> None:
 
 def _temporary(path: Path, data: str | bytes, *, durable: bool, mode: int = 0o644) -> str:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.chmod(name, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.chmod(name, mode)
+    except OSError:  # a full disk: a heartbeat must not add a file to it with each beat
+        os.unlink(name)
+        raise
     return name
 
 

@@ -59,7 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("the driver failed")
         reason = hide_secrets(f"{type(error).__name__}: {error}".splitlines()[0])
         state = "FAILED"
-    presence.say(state=state, reason=reason, ray_folder="")
+    try:
+        presence.say(state=state, reason=reason, ray_folder="")
+    except OSError as error:  # a full disk: whoever reads finds a driver that is gone
+        log.error("the driver's end cannot be written: %s", error)
     presence.close()
     log.info("%s %s", state, reason)
     return 0 if state == "FINISHED" else 1
@@ -250,6 +253,10 @@ def _replace_self(
 
 
 if __name__ == "__main__":
-    code = main()
+    try:
+        code = main()
+    except Exception:
+        log.exception("the driver failed")
+        code = 1  # also where its log lies on a full disk, for which Python's own exit says 120
     logging.shutdown()
     os._exit(code)  # Ray's own exit handlers would wait for a cluster that died

@@ -1,8 +1,10 @@
 """Runs that hang are ended and retried; a full disk is said and survived."""
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -87,6 +89,43 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def fill(disk: Path) -> Path:
+    """A file that takes what is left of a disk."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4_096))
+    return ballast
+
+
+# The driver behind a line that its standard output holds back, as it may hold back Ray's.
+DRIVER_WITH_OUTPUT = """
+import runpy
+print("held back")
+runpy.run_module("arch_search.scheduling.driver", run_name="__main__")
+"""
+
+
+@pytest.mark.services
+def test_a_driver_that_finds_its_disk_full_fails_and_another_goes_on(
+    small_disk: Path, database: Path
+) -> None:
+    root = Root(small_disk / "root").make()
+    plan = make_plan("full", seeds=(1,), steps=8, tracking_uri=f"sqlite:///{database.parent}/f.db")
+    write(root, plan)
+    folder = root.experiment("full")
+    folder.log.touch()
+    ballast = fill(small_disk)
+    command = [sys.executable, "-c", DRIVER_WITH_OUTPUT, "--root", root.path, "--name", "full"]
+    holding_back = {**environment(0), "PYTHONUNBUFFERED": ""}
+    with folder.log.open("ab") as log:
+        driver = subprocess.run(command, env=holding_back, stdout=log, stderr=log, timeout=60)
+    assert driver.returncode == 1
+    assert not list(folder.path.glob(".*")), "what could not be written stayed"
+    ballast.unlink()
+    assert start_driver(root, "full").wait(120) == 0
+
+
 @pytest.mark.services
 def test_a_full_disk_is_said_and_what_was_done_stays(
     small_disk: Path,
@@ -103,13 +142,7 @@ def test_a_full_disk_is_said_and_what_was_done_stays(
     driver = start_driver(root, "full", step_seconds=0.05)
     run = root.run(plan.runs[0].hash)
     wait_for(lambda: any(a.checkpoints() for a in run.attempts()))
-    ballast = small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4_096))
-        except OSError:
-            pass
+    ballast = fill(small_disk)
     assert driver.wait(120) == 1
     told = root.experiment("full").log.read_text() + str(read_status(root, "full"))
     assert "No space left" in told or "disk full" in told
