@@ -59,10 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("the driver failed")
         reason = hide_secrets(f"{type(error).__name__}: {error}".splitlines()[0])
         state = "FAILED"
-    try:
-        presence.say(state=state, reason=reason, ray_folder="")
-    except OSError as error:  # a full disk: whoever reads finds a driver that is gone
-        log.error("the driver's end cannot be written: %s", error)
+    presence.say(state=state, reason=reason, ray_folder="")
     presence.close()
     log.info("%s %s", state, reason)
     return 0 if state == "FINISHED" else 1
@@ -255,8 +252,10 @@ def _replace_self(
 if __name__ == "__main__":
     try:
         code = main()
-    except Exception:
+    except (
+        Exception
+    ):  # a full disk: not even its end can be written, and Python would exit with 120
         log.exception("the driver failed")
-        code = 1  # also where its log lies on a full disk, for which Python's own exit says 120
+        code = 1
     logging.shutdown()
     os._exit(code)  # Ray's own exit handlers would wait for a cluster that died

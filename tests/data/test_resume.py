@@ -133,18 +133,6 @@ def test_an_error_in_the_middle_ends_the_threads_and_names_the_line(lines, tmp_p
     assert time.monotonic() - started < 60
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 6 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def test_a_full_disk_is_said_in_one_line_and_gone_on_from(lines, whole, small_disk):
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1 << 20))
