@@ -223,7 +223,7 @@ def _declared_levels(file: ExperimentFile) -> dict[str, Any]:
                     f"arms.factors: no key {name!r} ({part!r}); {nearest(part, known)}"
                 )
             found = found[part] if isinstance(found, dict) else getattr(found, part)
-        levels[name] = found
+        levels[name] = asdict(found) if is_dataclass(found) else found
     return levels
 
 

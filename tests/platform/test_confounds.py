@@ -266,6 +266,10 @@ CLEAN = {
     "declared sequence length": factor(
         "one", {"data": {"sequence_length": 64}}, "data.sequence_length"),
     "declared batch": factor("one", {"data": {"batch": 16}}, "data.batch"),
+    "declared curriculum, a group of keys": factor(
+        "one", {"data": {"curriculum": {"first": 32, "steps": 2}}}, "data.curriculum"),
+    "declared optimiser, a group of keys": factor(
+        "one", {"train": {"optimiser": {"learning_rate": 1e-3}}}, "train.optimiser"),
     "heads that follow declared heads": {**changed(factor(
         "one", {"model": {"blocks": {"m2rnn": {"value_heads": 5}}}},
         "model.blocks.m2rnn.value_heads"), "model/pattern", "m2rnn*2"),
