@@ -24,6 +24,8 @@ def noise_sentences(
     if own is not None:
         low, high = (f"{end:+.3g}".replace("-", "−") for end in own)
         said += (
-            f" From its own and the baseline's seeds alone the difference is in [{low}, {high}]."
+            f" From its own and the baseline's seeds alone the difference is in [{low}, {high}]. "
+            "It widens the intervals of the others, too, whose noise is pooled with its own: "
+            "submitted without it and under another name, they are compared from the same runs."
         )
     yield said

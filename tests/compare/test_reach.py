@@ -13,6 +13,7 @@ from arch_search.budgets import Curve, equal_flops, schedule_sentence, token_mul
 from arch_search.compare import compare, comparison_table, linked_fit, metric_table
 from arch_search.documents import document_differences
 from arch_search.factorial import factor_tests, interaction_means
+from arch_search.noise_findings import noise_sentences
 from arch_search.plan_spec import ContrastSpec
 from arch_search.records import read_experiment
 from arch_search.spec import ScheduleSpec
@@ -401,6 +402,11 @@ def test_unequal_noise_is_found_and_the_own_seeds_speak():
     wide = table.pivot(index="seed", columns="arm", values="value")
     theirs = stats.ttest_rel(wide["arm3"], wide["arm0"]).confidence_interval()
     assert (low, high) == pytest.approx((theirs.low, theirs.high))
+    (said,) = noise_sentences(found, table, "arm0", 1)
+    assert "arm3 varies" in said
+    assert said.endswith("they are compared from the same runs.")
+    (of_baseline,) = noise_sentences(found, table, "arm3", 1)
+    assert "same runs" not in of_baseline  # what all are compared with cannot be left out
 
 
 def test_equal_noise_is_rarely_called_unequal():
