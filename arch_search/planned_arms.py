@@ -223,7 +223,9 @@ def _declared_levels(file: ExperimentFile) -> dict[str, Any]:
                     f"arms.factors: no key {name!r} ({part!r}); {nearest(part, known)}"
                 )
             found = found[part] if isinstance(found, dict) else getattr(found, part)
-        levels[name] = asdict(found) if is_dataclass(found) else found
+        if is_dataclass(found) and not isinstance(found, type):  # a group of keys
+            found = asdict(found)
+        levels[name] = found
     return levels
 
 
