@@ -73,7 +73,7 @@ def test_what_serves_a_folder_ends_with_it_and_workers_do_not() -> None:
 
     agent, worker = start("ray::DashboardAgent"), start("ray::training/arm/0")
     service = subprocess.Popen(["/ray/raylet", *SLEEP], executable=sys.executable)
-    other = subprocess.Popen(["tail", "-f", str(log)])
+    other = start("tail")  # somebody who reads along
     try:
         clear(folder)
         assert not Path(folder).exists()
