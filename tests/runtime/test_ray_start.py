@@ -67,13 +67,14 @@ def test_what_serves_a_folder_ends_with_it_and_workers_do_not() -> None:
     log = Path(folder, "agent.log")
     log.touch()
 
-    def start(name: str) -> subprocess.Popen[bytes]:
+    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [name, *SLEEP, *arguments]
         with log.open() as opened:
-            return subprocess.Popen([name, *SLEEP], executable=sys.executable, stdin=opened)
+            return subprocess.Popen(command, executable=sys.executable, stdin=opened)
 
     agent, worker = start("ray::DashboardAgent"), start("ray::training/arm/0")
     service = subprocess.Popen(["/ray/raylet", *SLEEP], executable=sys.executable)
-    other = start("tail")  # somebody who reads along
+    other = start("tail", str(log))  # somebody who reads along
     try:
         clear(folder)
         assert not Path(folder).exists()
