@@ -252,9 +252,8 @@ def _replace_self(
 if __name__ == "__main__":
     try:
         code = main()
-    except (
-        Exception
-    ):  # a full disk: not even its end can be written, and Python would exit with 120
+    except Exception:
+        # A full disk: not even its end can be written, and Python would exit with 120.
         log.exception("the driver failed")
         code = 1
     logging.shutdown()
