@@ -6,6 +6,7 @@ from typing import Any
 
 from arch_search.errors import UsageError
 from arch_search.experiment import nearest
+from arch_search.factors import Cell, key, levels_of, levels_said
 
 PLACES = ("count", "position", "at")
 
@@ -55,6 +56,39 @@ def control_cell(
         if isinstance(filled.get(place), list):
             filled[place] = tuple(filled[place])
     return filled
+
+
+def cells_within(
+    where: str, levels: Mapping[str, Any], cells: Sequence[tuple[Cell, str]]
+) -> list[tuple[Cell, str]]:
+    """The cells at these levels, each with its arm; of each factor one level, or one of a list.
+
+    Raises:
+        UsageError: a factor or level that no cell has; begins with `where`, a key of the file.
+    """
+    narrowed: dict[str, Any] = {}
+    for factor, wanted in levels.items():
+        known = sorted({name for cell, _ in cells for name in cell})
+        if factor not in known:
+            raise UsageError(f"{where}: no factor is called {factor!r}; {nearest(factor, known)}")
+        there = {key(level) for level in levels_of([c for c, _ in cells], factor)}
+        accepted = {key(level) for level in _accepted(wanted, there)}
+        if unknown := sorted(accepted - there):
+            hint = nearest(unknown[0], sorted(there))
+            if (factor, unknown[0]) == ("arm", "baseline"):
+                hint = "write it without 'arm', as in minus: baseline"
+            among = f" among {levels_said(narrowed)}" if narrowed else ""
+            raise UsageError(f"{where}: {factor} has no level {unknown[0]}{among}; {hint}")
+        cells = [(c, name) for c, name in cells if factor in c and key(c[factor]) in accepted]
+        narrowed[factor] = wanted
+    if not cells:
+        raise UsageError(f"{where}: no arm is at all these levels: {dict(levels)}")
+    return list(cells)
+
+
+def _accepted(wanted: Any, levels: set[str]) -> list[Any]:
+    """One level, or a list of levels; a level may itself be a list, as a list of layers is."""
+    return list(wanted) if isinstance(wanted, list) and key(wanted) not in levels else [wanted]
 
 
 def _check_cell(where: str, cell: Mapping[str, Any]) -> None:

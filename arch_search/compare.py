@@ -19,6 +19,7 @@ from arch_search.findings import (
     contrast_outcomes,
     contrast_sentences,
     estimable,
+    held_up_sentences,
     judged,
     sentences,
     verdict,
@@ -142,6 +143,7 @@ def compare_experiment(experiment: Experiment, *, metric: str | None = None) -> 
     else:
         said = (
             *contrast_sentences(found.contrasts),
+            *held_up_sentences(experiment.plan.name, experiment.plan.contrasts, outcomes),
             *sentences(outcomes, found.model, found.permutation, baseline, found.margin, share),
             *failure_sentences(failures),
             *factor_sentences(found.factors),

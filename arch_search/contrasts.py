@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from arch_search.cells import cells_within
 from arch_search.chains import chain_contrasts
 from arch_search.errors import UsageError
 from arch_search.experiment import ContrastFile, nearest
@@ -22,6 +23,7 @@ from arch_search.factors import (
     is_number,
     key,
     levels_of,
+    levels_said,
     model_matrix,
     model_row,
     one_level,
@@ -145,28 +147,7 @@ def _chosen(
         if not arm.is_baseline and not (arm.is_control and "control" not in within)
         for cell in (arm.factors, *arm.also)
     ]
-    for factor, wanted in within.items():
-        known = sorted({name for cell, _ in cells for name in cell})
-        if factor not in known:
-            raise UsageError(
-                f"contrasts.{family}: no factor is called {factor!r}; {nearest(factor, known)}"
-            )
-        levels = {key(level) for level in levels_of([c for c, _ in cells], factor)}
-        accepted = {key(level) for level in _accepted(wanted, levels)}
-        if unknown := sorted(accepted - levels):
-            hint = nearest(unknown[0], sorted(levels))
-            if (factor, unknown[0]) == ("arm", "baseline"):
-                hint = "write it without 'arm', as in minus: baseline"
-            raise UsageError(f"contrasts.{family}: {factor} has no level {unknown[0]}; {hint}")
-        cells = [(c, name) for c, name in cells if factor in c and key(c[factor]) in accepted]
-    if not cells:
-        raise UsageError(f"contrasts.{family}: no arm is at all these levels: {dict(within)}")
-    return cells
-
-
-def _accepted(wanted: Any, levels: set[str]) -> list[Any]:
-    """One level, or a list of levels; a level may itself be a list, as a list of layers is."""
-    return list(wanted) if isinstance(wanted, list) and key(wanted) not in levels else [wanted]
+    return cells_within(f"contrasts.{family}", within, cells)
 
 
 def _levels(family: str, factor: str, design: _Design) -> Iterator[tuple[str, str, Array]]:
@@ -287,21 +268,11 @@ def _selected(
 
 
 def _selection_said(selection: str | dict[str, Any] | None) -> str:
-    return _places(selection) if isinstance(selection, dict) else str(selection)
+    return levels_said(selection) if isinstance(selection, dict) else str(selection)
 
 
 def _said(within: Mapping[str, Any]) -> str:
-    return f", among {_places(within)}" if within else ""
-
-
-def _places(levels: Mapping[str, Any]) -> str:
-    """'m2rnn, count 1 or 2'; the factor `with` needs no word of its own."""
-    parts = []
-    for factor, level in levels.items():
-        several = level if isinstance(level, list) else [level]
-        text = " or ".join(map(key, several))
-        parts.append(text if factor == "with" else f"{factor} {text}")
-    return ", ".join(parts)
+    return f", among {levels_said(within)}" if within else ""
 
 
 def _averaged(text: str, design: _Design) -> str:

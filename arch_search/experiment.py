@@ -133,7 +133,8 @@ class ArmsFile:
     controls: {arm: cell} beside the combinations, over which no factor's contrast averages.
     explicit: {arm: {any part of the file it changes}}.   factors: the keys that they mean to
     change, as in [data.sequence_length].   lengths: every arm once for each of these lengths of a
-    row, with as many rows that a step has as many tokens.
+    row, with as many rows that a step has as many tokens.   drop: arms left out of all these, by
+    name or as {factor: level}; the others stay as they are.
     """
 
     replace: str | None = None
@@ -148,6 +149,7 @@ class ArmsFile:
     explicit: dict[str, dict[str, Any]] = field(default_factory=dict)
     factors: tuple[str, ...] = ()
     lengths: tuple[Count, ...] = ()
+    drop: tuple[str | dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,16 @@ def is_within(cell: Cell, levels: Mapping[str, Any]) -> bool:
     return True
 
 
+def levels_said(levels: Mapping[str, Any]) -> str:
+    """'m2rnn, count 1 or 2'; the factor `with` needs no word of its own."""
+    parts = []
+    for factor, level in levels.items():
+        several = level if isinstance(level, list) else [level]
+        text = " or ".join(map(key, several))
+        parts.append(text if factor == "with" else f"{factor} {text}")
+    return ", ".join(parts)
+
+
 def shared_factors(cells: Sequence[Cell]) -> list[str]:
     """Factors that every cell has and that differ among them."""
     if not cells:

@@ -150,6 +150,29 @@ def contrast_sentences(outcomes: Sequence[ContrastOutcome]) -> Iterator[str]:
         yield f"Declared contrasts that are not resolved: {listed}."
 
 
+def held_up_sentences(
+    name: str, declared: Sequence[ContrastSpec], arms: Sequence[ArmOutcome]
+) -> Iterator[str]:
+    """Which arms of experiment `name` keep the rest of a contrast from being compared, if any."""
+    lost = {o.arm for o in arms if o.failed == o.planned}
+    held = [contrast for contrast in declared if _has_more(contrast, lost)]
+    if not held or all(o.difference is None for o in arms):
+        return
+    names = [o.arm for o in arms if o.arm in lost and any(o.arm in c.weights for c in held)]
+    yield (
+        f"Not compared since every run of an arm failed: {', '.join(c.name for c in held)}. "
+        "Submitted without such arms and under another name, what the others can still tell is "
+        f"compared from the same runs: name={name}-rest 'arms.drop=[{', '.join(names)}]'. That "
+        "choice is then made after the fact."
+    )
+
+
+def _has_more(contrast: ContrastSpec, lost: set[str]) -> bool:
+    """Whether a contrast has lost arms and still has some on both sides."""
+    left = [weight for arm, weight in contrast.weights.items() if arm not in lost]
+    return 0 < len(left) < len(contrast.weights) and min(left) < 0 < max(left)
+
+
 def sentences(
     outcomes: tuple[ArmOutcome, ...],
     model: BlockedModel | None,

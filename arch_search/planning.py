@@ -14,8 +14,8 @@ import yaml
 
 from arch_search.composition import load_mapping
 from arch_search.confounds import find_confounds
-from arch_search.contrasts import resolve_contrasts
 from arch_search.declarations import with_declarations
+from arch_search.dropped_arms import contrasts_left, describe_dropped, without_dropped
 from arch_search.errors import UsageError
 from arch_search.experiment import ExperimentFile, SeedsFile, nearest, validate
 from arch_search.input_errors import naming_lines
@@ -85,7 +85,8 @@ def _make_plans(path: Path, root: Root, overrides: Sequence[str]) -> tuple[Plan,
         if tuned:
             plan = _frozen(file, mapping, apply_tuning(arms, tuned), evaluations)
         plan = replace(plan, notes=notes, tuned=tuned or ())
-        plan = replace(plan, contrasts=resolve_contrasts(file.contrasts, plan.arms))
+        left = without_dropped(plan, file)
+        plan = replace(left, contrasts=contrasts_left(file, plan.arms, left.arms))
     except UsageError as error:
         text = str(error)
         raise UsageError(text if text.startswith(where) else f"{where}: {text}") from None
@@ -151,6 +152,7 @@ def _with_findings(plan: Plan, file: ExperimentFile, root: Root, tuning_runs: in
                 contrasts=plan.contrasts,
             ),
             *describe_tuning(file, plan.tuned, tuning_runs),
+            *describe_dropped(file.arms.drop),
         ),
         noise=noise,
         resolution=find_resolution(

@@ -1,5 +1,6 @@
 """Declared contrasts, factors, yes-or-no outcomes, documents and budgets, on planted records."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -82,6 +83,42 @@ def test_a_contrast_without_its_runs_is_said_and_not_guessed(planted):
     comparison = compare("planted", root=declare(planted(pending=gone), PLACE))
     assert comparison.contrasts[0].verdict == "not compared: no linked run of m2rnn-1-last"
     assert comparison.contrasts[0].value is None
+
+
+REST = "name=planted-rest 'arms.drop=[m2rnn-1-last]'"
+
+
+def failing(*arms, seeds=range(5)):
+    return frozenset(itertools.product(arms, seeds))
+
+
+def held_up(root):
+    return [s for s in compare("planted", root=root).sentences if "arms.drop" in s]
+
+
+def test_arms_of_which_every_run_failed_are_named_with_the_way_to_compare_the_rest(planted):
+    (said,) = held_up(declare(planted(failed=failing("m2rnn-1-last")), PLACEBO))
+    assert said.startswith("Not compared since every run of an arm failed: any. Submitted without")
+    assert f"from the same runs: {REST}. That choice is then made after the fact." in said
+
+
+def test_arms_that_may_still_finish_or_have_left_nothing_else_are_not_to_be_dropped(
+    planted, tmp_path
+):
+    last = "m2rnn-1-last"
+    for i, (changes, asked) in enumerate(
+        [
+            ({"pending": failing(last)}, PLACEBO),
+            ({"failed": failing(last, seeds=range(4)), "pending": {(last, 4)}}, PLACEBO),
+            ({"failed": failing(last, seeds=range(4))}, PLACEBO),  # the fifth is compared
+            ({"failed": failing(last)}, PLACE),  # which asks for this arm alone
+            ({"failed": failing("m2rnn-2-spread")}, PLACEBO),  # which does not ask for it
+            ({"failed": failing(last, "baseline")}, PLACEBO),
+            ({"failed": failing(last), "pending": failing("m2rnn-1-first", "m2rnn-2-spread")},
+             PLACEBO),
+        ]
+    ):  # fmt: skip
+        assert held_up(declare(planted(root=tmp_path / str(i), **changes), asked)) == [], i
 
 
 def test_equivalence_is_two_one_sided_tests():
