@@ -29,10 +29,13 @@ def with_declarations(plan: Plan, root: Root) -> Plan:
 
 def late_declarations(plan: Plan) -> tuple[str, ...]:
     """One sentence on what was settled only after results were there; none if nothing was."""
-    late = [f"{d.what} (on {d.time[:10]})" for d in plan.declarations if d.after_results]
+    late = [d for d in plan.declarations if d.after_results]
     if not late:
         return ()
-    return (f"Declared when results were there already: {', '.join(late)}. Read these as found.",)
+    said = [f"{d.what} (on {d.time[:10]})" for d in late]
+    if len(plan.declarations) == len(late) > 1:  # as in a second submission over runs of a first
+        said = [f"all that is asked here (on {', '.join(sorted({d.time[:10] for d in late}))})"]
+    return (f"Declared when results were there already: {', '.join(said)}. Read these as found.",)
 
 
 def _settled(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,17 @@ def test_what_is_declared_after_results_is_marked_and_nothing_else(root):
     assert late_declarations(first) == ()
 
 
+def test_a_second_submission_over_the_runs_of_a_first_is_said_to_be_late_in_a_word(root):
+    first = plan_for(root, *SHORT)
+    root.experiment(first.name).write_plan(first)
+    run_one(root, first, next(run for run in first.runs if run.arm != "baseline"))
+    again = plan_for(root, *SHORT, "name=again")
+    assert late(again) == {d.what for d in again.declarations}
+    (said,) = late_declarations(again)
+    assert "already: all that is asked here (on 20" in said
+    assert "seed 0" not in said
+
+
 def test_a_comparison_says_what_was_declared_after_results(planted):
     root = planted()
     experiment = read_experiment("planted", root)
