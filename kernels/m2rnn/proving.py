@@ -32,7 +32,8 @@ def why_wrong(inputs: tuple[Any, ...], modes: dict[str, Any]) -> str | None:
     key = (wide, shapes, None if weight is None else (weight.dtype, tuple(weight.shape)), own, gate)
     if key not in _proved:
         try:
-            _proved[key] = compare(inputs, modes)
+            with torch.inference_mode(mode=False):  # an evaluation may ask first, where none learn
+                _proved[key] = compare(inputs, modes)
         except Exception as error:  # whatever a launch raises, `auto` goes on without the kernel
             _proved[key] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     return _proved[key]
