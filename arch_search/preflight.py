@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,32 +25,58 @@ from kernels.errors import BackendUnavailable
 log = logging.getLogger(__name__)
 
 
-def preflight(root: str, arms: Sequence[ArmSpec], resources: ResourceSpec) -> dict[str, list[str]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """How far a preflight came."""
+
+    used: dict[str, list[str]]  # the backends that each kernel ran on
+    seen: frozenset[str]  # which layers and shapes were tried
+    broken: str | None = None  # the arm at which it ended; what came after is not tried yet
+    why: str = ""
+
+
+def preflight(
+    root: str,
+    arms: Sequence[ArmSpec],
+    resources: ResourceSpec,
+    seen: frozenset[str] = frozenset(),
+) -> Checked:
     """Build each arm's model, check its start, and run its kernels once; drops all of it.
 
     Arms with layers, widths and lengths that were seen before cost nothing. What is compiled and
-    tuned stays in the node's cache, so that the runs find it.
+    tuned stays in the node's cache, so that the runs find it. It ends at the first arm that fails
+    in any other way than those below: a process whose kernel went wrong can use the GPU no more.
 
-    Returns:
-        the backends that each kernel ran on.
+    Args:
+        seen: of a preflight that ended early, to go on behind it in another process.
     Raises:
         ValueError: a parameter's start is not as declared, or a backend asked for does not work.
     """
     device = device_for(resources)
-    seen: set[str] = set()
+    tried = set(seen)
     with _asking(resources):
         for arm in arms:
             signatures = set(_signatures(arm))
-            if signatures <= seen:
+            if signatures <= tried:
                 continue
-            seen |= signatures
+            tried |= signatures
             with _naming(arm):
                 _check_device(arm, device)
-            model = build_model(arm.model, seed=0, device=device)
-            with _naming(arm):
-                check_start(model)
-                _run(model, arm, device, resources, Path(root) / "tuned")
-    return backends_used()
+            try:
+                with _naming(arm):
+                    model = build_model(arm.model, seed=0, device=device)
+                    check_start(model)
+                    _run(model, arm, device, resources, Path(root) / "tuned")
+            except (ValueError, UsageError):
+                raise
+            except Exception as error:
+                log.exception("arm %s", arm.name)
+                said = str(error).strip().splitlines() or [""]
+                why = f"{type(error).__name__}: {said[0]}"
+                return Checked(
+                    used=backends_used(), seen=frozenset(tried), broken=arm.name, why=why
+                )
+    return Checked(used=backends_used(), seen=frozenset(tried))
 
 
 def check_backends(root: str, arms: Sequence[ArmSpec], resources: ResourceSpec) -> None:

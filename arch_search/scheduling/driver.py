@@ -34,6 +34,7 @@ from blocks.options import OF_FLA
 MAX_RESTARTS = 3  # of Ray, one after the other without any run's progress
 CATCH_UP_SECONDS = 60.0  # what MLflow gets to catch up when all runs have ended
 
+MAX_BROKEN = 3  # arms that are found broken before the rest are left to their runs, untried
 PREFLIGHT = "arch_search.preflight:preflight"
 
 log = logging.getLogger("arch_search.driver")
@@ -191,19 +192,33 @@ def _run_on(
 def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
     """Try the arms' kernels where the runs will be: on a GPU, on backends by name, or fla's own.
 
+    An arm whose kernels break is named in the log, and left to its runs; the others go on.
+
     Raises:
         UsageError: they do not work there, or a parameter's start is not as declared.
+        RuntimeError: kernels broke, and no arm's worked.
     """
     resources = plan.resources
     kinds = {layer.kind for arm in plan.arms for layer in arm.model.layers}
     of_fla = any(kind.startswith(OF_FLA) for kind in kinds)
     if execute != EXECUTE or not (resources.gpus or resources.backends or of_fla):
         return
-    try:
-        used = session.call(PREFLIGHT, str(root.path), plan.arms, resources, resources=resources)
-    except ValueError as error:
-        raise UsageError(f"before any run started: {error}") from None
-    log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in used.items()))
+    arms, seen, works, broken, why = plan.arms, frozenset[str](), False, 0, ""
+    while arms and broken < MAX_BROKEN:
+        asked = str(root.path), arms, resources, seen
+        try:
+            checked = session.call(PREFLIGHT, *asked, resources=resources)
+        except ValueError as error:
+            raise UsageError(f"before any run started: {error}") from None
+        log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in checked.used.items()))
+        if checked.broken is None:
+            return
+        why = f"tried before any run, arm {checked.broken} failed: {checked.why}"
+        log.warning("%s. Its runs are tried nonetheless", why)
+        at = next(i for i, arm in enumerate(arms) if arm.name == checked.broken)
+        works, broken, seen, arms = works or at > 0, broken + 1, checked.seen, arms[at + 1 :]
+    if not works:
+        raise RuntimeError(f"{why}; nor did any other that was tried work")
 
 
 def _keep_going(dispatcher: Dispatcher, presence: Presence) -> None:

@@ -217,7 +217,9 @@ def test_a_scan_proves_right_at_its_heads_and_a_broken_one_does_not(monkeypatch)
     modes = {"nonlinearity": "tanh", "write": "outer", "clip": "carry"}
     modes |= {"gate_weight": None, "reset": None}
     inputs = (q, q, v, f, torch.empty(2, 16, 16), torch.empty(2, 2, 16, 16))
-    with torch.inference_mode():  # as an evaluation, where a run's first batch of a shape may be its
+    with (
+        torch.inference_mode()
+    ):  # as an evaluation, where a run's first batch of a shape may be its
         assert proving.why_wrong(inputs, modes) is None
     real = triton_scan.m2rnn_triton
 

@@ -13,7 +13,7 @@ from blocks.registry import build, resolve_options
 from kernels.backends import Signature, ask_for
 from kernels.compiling import tell_compiler
 from kernels.convolution import causal_convolution
-from kernels.m2rnn import fast_scan, layer_choice, m2rnn_scan
+from kernels.m2rnn import fast_scan, layer_choice, m2rnn_scan, proving
 from kernels.m2rnn.checking import Shape, errors, errors_of, make_case, run, widened
 from kernels.rnn import gru_scan, lstm_scan, rnn_scan
 from kernels.rnn.triton_scan import MAX_FLOAT32_LSTM
@@ -125,6 +125,21 @@ def test_where_the_heads_fill_the_gpu(monkeypatch, K, reset, T):
     monkeypatch.setattr(fast_scan, "WARPS", 0)
     case = make_case(Shape(B=2, T=T, N=4, K=K, V=16), device="cuda", clip="carry", reset=reset)
     assert_right(case, torch.bfloat16)
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "norm_clip"])
+def test_a_scan_proves_right_in_bfloat16_whatever_is_drawn(nonlinearity):
+    N, K, V = 26, 4, 16  # rounding moves a row of norm_clip over its kink in one draw of five
+    modes = {"nonlinearity": nonlinearity, "write": "delta", "clip": "carry", "reset": None}
+    modes["gate_weight"] = torch.empty(N, V, device="cuda")
+    weight = torch.empty(N, V, V, device="cuda")
+    for B in range(1, 17):  # another shape is another draw
+        q, k, v = (
+            torch.empty(B, 5, heads, size, device="cuda", dtype=torch.bfloat16)
+            for heads, size in ((N, K), (1, K), (N, V))
+        )
+        forget, state = (torch.empty(B, *s, device="cuda") for s in ((5, N), (N, K, V)))
+        assert proving.compare((q, k, v, forget, weight, state), modes) is None, B
 
 
 @pytest.mark.parametrize("rows", [16, 32])

@@ -1,6 +1,7 @@
 """What is refused before a run starts: wrong starts, backends that do not work where runs are."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,11 @@ from .conftest import plan_for
 
 
 def test_every_arm_of_a_plan_passes_and_says_what_it_ran_on(root):
-    used = preflight(str(root.path), plan_for(root).arms, ResourceSpec(backends={"m2rnn": "loop"}))
-    assert used["m2rnn"] == ["loop"]
-    assert used["gated_delta"] == ["chunked"]
+    resources = ResourceSpec(backends={"m2rnn": "loop"})
+    checked = preflight(str(root.path), plan_for(root).arms, resources)
+    assert checked.broken is None
+    assert checked.used["m2rnn"] == ["loop"]
+    assert checked.used["gated_delta"] == ["chunked"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the backend can run here")
@@ -69,6 +72,56 @@ def test_a_layer_of_fla_is_refused_off_a_gpu_by_either_check_and_by_the_driver(r
     session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
     with pytest.raises(UsageError, match=f"before any run started: {said}"):
         driver._preflight(session, root, plan, driver.EXECUTE)
+
+
+def plan_of_four(root):
+    """Arms whose layers differ from one to the next."""
+    plan = plan_for(root, "resources.backends={m2rnn: loop}")
+    last = plan.arms[-1]
+
+    def widened(width):
+        layers = tuple(replace(layer, mlp_width=width) for layer in last.model.layers)
+        return replace(last, name=f"wide-{width}", model=replace(last.model, layers=layers))
+
+    return replace(plan, arms=(*plan.arms, widened(48), widened(64)))
+
+
+class _Breaking:
+    """A step that fails in these arms as a kernel does that reads where it must not."""
+
+    def __init__(self, monkeypatch, *arms):
+        self.arms, self.tried = arms, []
+        monkeypatch.setattr("arch_search.preflight._run", self)
+
+    def __call__(self, model, arm, *_):
+        self.tried.append(arm.name)
+        if arm.name in self.arms:
+            raise RuntimeError("CUDA error: an illegal memory access\nmore of it")
+
+
+def test_an_arm_whose_kernels_break_is_named_and_the_others_are_tried(root, monkeypatch, caplog):
+    plan = plan_of_four(root)
+    names = [arm.name for arm in plan.arms]
+    breaking = _Breaking(monkeypatch, names[1])
+    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
+    driver._preflight(session, root, plan, driver.EXECUTE)
+    assert breaking.tried == names
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [
+        f"tried before any run, arm {names[1]} failed: RuntimeError: CUDA error: an illegal memory "
+        "access. Its runs are tried nonetheless"
+    ]
+
+
+def test_where_no_arm_works_nothing_starts(root, monkeypatch):
+    plan = plan_of_four(root)
+    breaking = _Breaking(monkeypatch, *(arm.name for arm in plan.arms))
+    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
+    with pytest.raises(
+        RuntimeError, match=r"arm .* failed: RuntimeError: CUDA error.*nor did any other"
+    ):
+        driver._preflight(session, root, plan, driver.EXECUTE)
+    assert len(breaking.tried) == driver.MAX_BROKEN
 
 
 def test_a_misspelt_kernel_or_backend_is_refused_when_the_file_is_read():
