@@ -38,6 +38,14 @@ FOLLOWS = {  # what needs no word of its own where its cause is named
     "data.manifest": ("data.corpus", "data.tokenizer"),
     "data.corpus": ("data.task",),
     "model.vocabulary": ("data.tokenizer", "data.corpus", "data.task"),
+    "model.depth": ("model.pattern",),
+}
+KEYS = {  # of a file, that set what is no key of one
+    "steps": "train.tokens",
+    "epochs": "train.tokens",
+    "data.manifest": "data.corpus",
+    "model.depth": "model.pattern",
+    "model.vocabulary": "data.tokenizer",
 }
 LEARNING_RATE = "train.optimiser.learning_rate"
 
@@ -68,7 +76,7 @@ def unequal_settings(
             continue
         text = (
             f"{WORDS.get(name, name.replace('.', ' '))} differs: {by_value(values)}. Make it "
-            f"equal, or say that it is meant: arms.factors: [{name}]"
+            f"equal, or say that it is meant: arms.factors: [{KEYS.get(name, name)}]"
         )
         yield FindingSpec(level="warning", subject=name, text=text)
 

@@ -13,6 +13,7 @@ import yaml
 
 from arch_search.confounds.branches import unequal_branches
 from arch_search.confounds.derived import derive
+from arch_search.confounds.settings import KEYS, WORDS
 from arch_search.control import check_control
 from arch_search.data import load_manifest
 from arch_search.errors import UsageError
@@ -173,6 +174,19 @@ def test_a_planted_confound_is_found_in_the_plan(plan, kind):
     assert len(found) - len(named) <= (kind in ("depth", "aliased layouts")), [
         finding.text for finding in found
     ]
+
+
+def test_the_key_that_a_warning_advises_is_one_of_the_file_and_ends_the_warning(plan):
+    file = changed(WRITTEN, f"{ONE}/model/pattern", "m2rnn gdn attn")
+    (depth,) = (f for f in warnings(plan(file)) if f.subject == "model.depth")
+    advised = depth.text.partition("arms.factors: [")[2].rstrip("]")
+    meant = plan(changed(file, "arms/factors", [advised]))
+    assert not [f for f in warnings(meant) if f.subject == "model.depth"]
+
+
+def test_every_key_that_may_be_advised_is_one_of_a_file(plan):
+    keys = sorted({KEYS.get(name, name) for name in WORDS})
+    assert plan(changed(WRITTEN, "arms/factors", keys)).arms[1].factors.keys() >= set(keys)
 
 
 def test_two_arms_by_name_that_differ_in_two_options_are_found(plan):
