@@ -25,7 +25,7 @@ from arch_search.scheduling.guard import Guard
 from arch_search.scheduling.packing import packed_resources
 from arch_search.scheduling.presence import Presence
 from arch_search.scheduling.ray_folder import clear
-from arch_search.scheduling.session import Session, join, start_local
+from arch_search.scheduling.session import Session, WorkerDied, join, start_local
 from arch_search.scheduling.task import EXECUTE
 from arch_search.storage import ExperimentFolder, Root
 from arch_search.tracking.writer import Writer
@@ -192,7 +192,8 @@ def _run_on(
 def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
     """Try the arms' kernels where the runs will be: on a GPU, on backends by name, or fla's own.
 
-    An arm whose kernels break is named in the log, and left to its runs; the others go on.
+    An arm whose kernels break is named in the log, and left to its runs; the others go on. Where
+    they take the process with them no arm can be named, and all are left to their runs.
 
     Raises:
         UsageError: they do not work there, or a parameter's start is not as declared.
@@ -210,6 +211,9 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
             checked = session.call(PREFLIGHT, *asked, resources=resources)
         except ValueError as error:
             raise UsageError(f"before any run started: {error}") from None
+        except WorkerDied:
+            log.warning("trying the arms' kernels crashed; the runs start without, each by itself")
+            return
         log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in checked.used.items()))
         if checked.broken is None:
             return

@@ -51,6 +51,10 @@ def set_authentication(*, own_cluster: bool) -> None:
         os.environ["RAY_AUTH_MODE"] = "token" if given or kept else "disabled"
 
 
+class WorkerDied(RuntimeError):  # noqa: N818
+    """A process of Ray's ended without an answer: killed, or crashed in native code."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Session:
     """A connection to Ray. `broken` says whether it still works."""
@@ -108,9 +112,13 @@ class Session:
         return int(ray.cluster_resources().get("GPU", 0))
 
     def call(self, function: str, *arguments: Any, resources: ResourceSpec) -> Any:
-        """What `module:function` returns in a worker with these resources; raises what it does."""
+        """What `module:function` returns in a worker with these resources; raises what it does.
+
+        Raises:
+            WorkerDied: the worker ended before the function did.
+        """
         import ray
-        from ray.exceptions import RayTaskError
+        from ray.exceptions import RayTaskError, WorkerCrashedError
 
         from arch_search.scheduling.task import call
 
@@ -120,6 +128,8 @@ class Session:
             return ray.get(remote.options(name=function, **asked).remote(function, arguments))
         except RayTaskError as error:
             raise error.cause from None
+        except WorkerCrashedError as error:
+            raise WorkerDied(f"{function}: its worker died") from error
 
     def wait(self, references: Sequence[Any], *, seconds: float) -> list[Any]:
         """The references whose task is over; waits for one of them so long at most."""

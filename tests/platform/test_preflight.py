@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from arch_search.model import build_model
 from arch_search.preflight import check_backends, preflight
 from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling import driver
+from arch_search.scheduling.session import WorkerDied
 from arch_search.start_check import check_start
 from kernels.backends import asked_for
 
@@ -111,6 +112,17 @@ def test_an_arm_whose_kernels_break_is_named_and_the_others_are_tried(root, monk
         f"tried before any run, arm {names[1]} failed: RuntimeError: CUDA error: an illegal memory "
         "access. Its runs are tried nonetheless"
     ]
+
+
+def test_a_worker_that_dies_of_a_kernel_leaves_the_arms_to_their_runs(root, caplog):
+    def die(*_, resources):
+        del resources
+        raise WorkerDied("its worker died")
+
+    plan: Any = plan_of_four(root)
+    driver._preflight(cast(Any, SimpleNamespace(call=die)), root, plan, driver.EXECUTE)
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert "each by itself" in warned
 
 
 def test_where_no_arm_works_nothing_starts(root, monkeypatch):
