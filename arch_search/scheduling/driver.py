@@ -17,7 +17,7 @@ from arch_search import mps
 from arch_search.errors import UsageError
 from arch_search.files import dump_json, write_once
 from arch_search.lease import settle
-from arch_search.plan_spec import Plan
+from arch_search.plan_spec import ArmSpec, Plan
 from arch_search.progress import is_done
 from arch_search.redaction import hide_secrets
 from arch_search.scheduling.dispatch import GRACE_SECONDS, Dispatcher
@@ -204,7 +204,7 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
     of_fla = any(kind.startswith(OF_FLA) for kind in kinds)
     if execute != EXECUTE or not (resources.gpus or resources.backends or of_fla):
         return
-    arms, seen, works, broken, why = plan.arms, frozenset[str](), False, 0, ""
+    arms, seen, works, broken, why = _left(root, plan), frozenset[str](), False, 0, ""
     while arms and broken < MAX_BROKEN:
         asked = str(root.path), arms, resources, seen
         try:
@@ -221,8 +221,16 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
         log.warning("%s. Its runs are tried nonetheless", why)
         at = next(i for i, arm in enumerate(arms) if arm.name == checked.broken)
         works, broken, seen, arms = works or at > 0, broken + 1, checked.seen, arms[at + 1 :]
-    if not works:
+    if broken and not works:
         raise RuntimeError(f"{why}; nor did any other that was tried work")
+
+
+def _left(root: Root, plan: Plan) -> tuple[ArmSpec, ...]:
+    """The arms with runs that are not complete; of a sweep all, which it begins with."""
+    if plan.sweep is not None:
+        return plan.arms
+    left = {r.arm for r in plan.runs if not root.run(r.hash).is_complete(plan.evaluations)}
+    return tuple(arm for arm in plan.arms if arm.name in left)
 
 
 def _keep_going(dispatcher: Dispatcher, presence: Presence) -> None:

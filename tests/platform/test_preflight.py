@@ -15,6 +15,7 @@ from arch_search.run_settings import ResourceSpec
 from arch_search.scheduling import driver
 from arch_search.scheduling.session import WorkerDied
 from arch_search.start_check import check_start
+from arch_search.storage import RunFolder
 from kernels.backends import asked_for
 
 from .conftest import plan_for
@@ -84,7 +85,9 @@ def plan_of_four(root):
         layers = tuple(replace(layer, mlp_width=width) for layer in last.model.layers)
         return replace(last, name=f"wide-{width}", model=replace(last.model, layers=layers))
 
-    return replace(plan, arms=(*plan.arms, widened(48), widened(64)))
+    arms = (*plan.arms, widened(48), widened(64))
+    runs = (replace(plan.runs[0], arm=arm.name, hash=f"{i:016x}") for i, arm in enumerate(arms))
+    return replace(plan, arms=arms, runs=tuple(runs))
 
 
 class _Breaking:
@@ -112,6 +115,17 @@ def test_an_arm_whose_kernels_break_is_named_and_the_others_are_tried(root, monk
         f"tried before any run, arm {names[1]} failed: RuntimeError: CUDA error: an illegal memory "
         "access. Its runs are tried nonetheless"
     ]
+
+
+def test_arms_whose_runs_are_complete_are_not_tried_again(root, monkeypatch):
+    plan = plan_of_four(root)
+    names = [arm.name for arm in plan.arms]
+    complete = {plan.runs[0].hash, plan.runs[2].hash}
+    monkeypatch.setattr(RunFolder, "is_complete", lambda run, _: run.path.name in complete)
+    tried = _Breaking(monkeypatch).tried
+    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
+    driver._preflight(session, root, plan, driver.EXECUTE)
+    assert tried == [names[1], names[3]]
 
 
 def test_a_worker_that_dies_of_a_kernel_leaves_the_arms_to_their_runs(root, caplog):
