@@ -31,8 +31,8 @@ class Checked:
 
     used: dict[str, list[str]]  # the backends that each kernel ran on
     seen: frozenset[str]  # which layers and shapes were tried
-    broken: str | None = None  # the arm at which it ended; what came after is not tried yet
-    why: str = ""
+    worked: int  # arms
+    broken: str | None = None  # at which arm it ended, and why; what came after is not tried yet
 
 
 def preflight(
@@ -53,30 +53,28 @@ def preflight(
         ValueError: a parameter's start is not as declared, or a backend asked for does not work.
     """
     device = device_for(resources)
-    tried = set(seen)
+    tried, worked, broken = set(seen), 0, None
     with _asking(resources):
         for arm in arms:
             signatures = set(_signatures(arm))
             if signatures <= tried:
                 continue
             tried |= signatures
-            with _naming(arm):
-                _check_device(arm, device)
             try:
                 with _naming(arm):
+                    _check_device(arm, device)
                     model = build_model(arm.model, seed=0, device=device)
                     check_start(model)
                     _run(model, arm, device, resources, Path(root) / "tuned")
-            except (ValueError, UsageError):
+            except ValueError:
                 raise
             except Exception as error:
                 log.exception("arm %s", arm.name)
                 said = str(error).strip().splitlines() or [""]
-                why = f"{type(error).__name__}: {said[0]}"
-                return Checked(
-                    used=backends_used(), seen=frozenset(tried), broken=arm.name, why=why
-                )
-    return Checked(used=backends_used(), seen=frozenset(tried))
+                broken = f"arm {arm.name} failed: {type(error).__name__}: {said[0]}"
+                break
+            worked += 1
+    return Checked(used=backends_used(), seen=frozenset(tried), worked=worked, broken=broken)
 
 
 def check_backends(root: str, arms: Sequence[ArmSpec], resources: ResourceSpec) -> None:

@@ -204,8 +204,8 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
     of_fla = any(kind.startswith(OF_FLA) for kind in kinds)
     if execute != EXECUTE or not (resources.gpus or resources.backends or of_fla):
         return
-    arms, seen, works, broken, why = _left(root, plan), frozenset[str](), False, 0, ""
-    while arms and broken < MAX_BROKEN:
+    arms, seen, works, broken = _left(root, plan), frozenset[str](), False, ""
+    for _ in range(MAX_BROKEN):
         asked = str(root.path), arms, resources, seen
         try:
             checked = session.call(PREFLIGHT, *asked, resources=resources)
@@ -214,15 +214,15 @@ def _preflight(session: Session, root: Root, plan: Plan, execute: str) -> None:
         except WorkerDied:
             log.warning("trying the arms' kernels crashed; the runs start without, each by itself")
             return
-        log.info("kernels: %s", "; ".join(f"{k}: {', '.join(v)}" for k, v in checked.used.items()))
+        ran_on = "; ".join(f"{kernel}: {', '.join(on)}" for kernel, on in checked.used.items())
+        log.info("kernels: %s", ran_on or "none new")
+        seen, works = checked.seen, works or checked.worked > 0
         if checked.broken is None:
-            return
-        why = f"tried before any run, arm {checked.broken} failed: {checked.why}"
-        log.warning("%s. Its runs are tried nonetheless", why)
-        at = next(i for i, arm in enumerate(arms) if arm.name == checked.broken)
-        works, broken, seen, arms = works or at > 0, broken + 1, checked.seen, arms[at + 1 :]
+            break
+        broken = f"tried before any run, {checked.broken}"
+        log.warning("%s. Its runs are tried nonetheless", broken)
     if broken and not works:
-        raise RuntimeError(f"{why}; nor did any other that was tried work")
+        raise RuntimeError(f"{broken}; nor did any other that was tried work")
 
 
 def _left(root: Root, plan: Plan) -> tuple[ArmSpec, ...]:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +19,9 @@ from arch_search.storage import RunFolder
 from kernels.backends import asked_for
 
 from .conftest import plan_for
+
+# a session whose worker is this process
+HERE: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
 
 
 def test_every_arm_of_a_plan_passes_and_says_what_it_ran_on(root):
@@ -71,9 +74,8 @@ def test_a_layer_of_fla_is_refused_off_a_gpu_by_either_check_and_by_the_driver(r
     for check in (check_backends, preflight):
         with pytest.raises(ValueError, match=said):
             check(str(root.path), plan.arms, ResourceSpec())
-    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
     with pytest.raises(UsageError, match=f"before any run started: {said}"):
-        driver._preflight(session, root, plan, driver.EXECUTE)
+        driver._preflight(HERE, root, plan, driver.EXECUTE)
 
 
 def plan_of_four(root):
@@ -106,9 +108,10 @@ class _Breaking:
 def test_an_arm_whose_kernels_break_is_named_and_the_others_are_tried(root, monkeypatch, caplog):
     plan = plan_of_four(root)
     names = [arm.name for arm in plan.arms]
+    twin = replace(plan.arms[1], name="twin"), replace(plan.runs[1], arm="twin")
+    plan = replace(plan, arms=(*plan.arms, twin[0]), runs=(*plan.runs, twin[1]))
     breaking = _Breaking(monkeypatch, names[1])
-    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
-    driver._preflight(session, root, plan, driver.EXECUTE)
+    driver._preflight(HERE, root, plan, driver.EXECUTE)
     assert breaking.tried == names
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warned == [
@@ -123,8 +126,7 @@ def test_arms_whose_runs_are_complete_are_not_tried_again(root, monkeypatch):
     complete = {plan.runs[0].hash, plan.runs[2].hash}
     monkeypatch.setattr(RunFolder, "is_complete", lambda run, _: run.path.name in complete)
     tried = _Breaking(monkeypatch).tried
-    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
-    driver._preflight(session, root, plan, driver.EXECUTE)
+    driver._preflight(HERE, root, plan, driver.EXECUTE)
     assert tried == [names[1], names[3]]
 
 
@@ -133,8 +135,8 @@ def test_a_worker_that_dies_of_a_kernel_leaves_the_arms_to_their_runs(root, capl
         del resources
         raise WorkerDied("its worker died")
 
-    plan: Any = plan_of_four(root)
-    driver._preflight(cast(Any, SimpleNamespace(call=die)), root, plan, driver.EXECUTE)
+    session: Any = SimpleNamespace(call=die)
+    driver._preflight(session, root, plan_of_four(root), driver.EXECUTE)
     (warned,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert "each by itself" in warned
 
@@ -142,11 +144,10 @@ def test_a_worker_that_dies_of_a_kernel_leaves_the_arms_to_their_runs(root, capl
 def test_where_no_arm_works_nothing_starts(root, monkeypatch):
     plan = plan_of_four(root)
     breaking = _Breaking(monkeypatch, *(arm.name for arm in plan.arms))
-    session: Any = SimpleNamespace(call=lambda _, *arguments, resources: preflight(*arguments))
     with pytest.raises(
         RuntimeError, match=r"arm .* failed: RuntimeError: CUDA error.*nor did any other"
     ):
-        driver._preflight(session, root, plan, driver.EXECUTE)
+        driver._preflight(HERE, root, plan, driver.EXECUTE)
     assert len(breaking.tried) == driver.MAX_BROKEN
 
 
